@@ -191,7 +191,8 @@ bench: $(BENCHES)
 bench-peers:
 	@CC='$(CC)' sh bench/peers/install.sh $(BUILD)/peers
 
-# ---- tests: a variant is all of src/ and tests/ compiled in one way; src/ is built file by file ----
+# ---- tests: a variant is all of src/ and tests/ compiled in one way; src/ is built file by file, or, for variants that are
+# seldom built alone, a room at once: half of a file's time goes into its headers ----
 
 GENERATED := $(patsubst src/%,$(BUILD)/gen/%.inc,$(wildcard src/gpu/*.cl))
 $(BUILD)/gen/%.inc: src/% $(BUILD)/amalgamate $(wildcard src/gpu/*)
@@ -200,6 +201,10 @@ $(BUILD)/gen/%.inc: src/% $(BUILD)/amalgamate $(wildcard src/gpu/*)
 	@touch $@
 
 C_FILES := $(wildcard src/*/*.c)
+$(BUILD)/gen/rooms/%.c: src/% # a folder, which is newer when a file is
+	@mkdir -p $(@D)
+	$(Q)printf '#include "%s"\n' $(patsubst src/%,%,$(sort $(filter src/$*/%,$(C_FILES)))) >$@
+.SECONDARY: $(patsubst src/%/,$(BUILD)/gen/rooms/%.c,$(sort $(dir $(C_FILES))))
 CU_FILES := $(wildcard src/*/*.cu)
 TEST_FILES := $(wildcard tests/*/*_test.c)
 SCRIPTS := $(wildcard tests/*/*_test.sh)
@@ -212,6 +217,7 @@ COMM_NUMBERS := $(addprefix comm/,collectives frame leaves reduce_op settings)
 
 # Variants: NAME.cc, .flags, .folders (which tests, or single ones), .no (why it is left out), and where they aren't this
 # machine's: .run (what runs a program), .needs (what that needs), .exe (how its name ends), .ar, .libs.
+BY_ROOMS := nothreads emulated musl windows arm aarch64 ppc64
 VARIANTS := normal clang asan tsan nothreads emulated musl windows arm aarch64 ppc64
 
 normal.cc := $(CC)
@@ -323,9 +329,14 @@ names = $(call chosen,$(filter $($(1).folders) $(addsuffix /%,$($(1).folders)),$
 define VARIANT
 $(1).lib_files := $(filter-out $(if $(filter gpu%,$($(1).folders)),,src/gpu/%) $(if $(NO_OPENCL),src/gpu/opencl%) \
     $(if $(filter comm%,$($(1).folders)),,src/net/% src/comm/% src/dist/%),$(C_FILES))
-$(1).objects = $$($(1).lib_files:src/%.c=$(BUILD)/$(1)/obj/%.o) \
+$(1).objects = $(if $(filter $(1),$(BY_ROOMS)),$$(patsubst src/%/,$(BUILD)/$(1)/obj/%.o,$$(sort $$(dir $$($(1).lib_files)))),\
+    $$($(1).lib_files:src/%.c=$(BUILD)/$(1)/obj/%.o)) \
     $(if $($(1).cuda),$(CU_FILES:src/%.cu=$(BUILD)/$(1)/obj/%.cu.o))
 $(BUILD)/$(1)/obj/%.o: src/%.c $(GENERATED)
+	@mkdir -p $$(@D)
+	@echo "  CC    $$@"
+	$(Q)$($(1).cc) -std=c99 -DDML__SEPARATE -Isrc -I$(BUILD)/gen $(WARNINGS) $($(1).flags) -MMD -MP -c $$< -o $$@
+$(BUILD)/$(1)/obj/%.o: $(BUILD)/gen/rooms/%.c $(GENERATED)
 	@mkdir -p $$(@D)
 	@echo "  CC    $$@"
 	$(Q)$($(1).cc) -std=c99 -DDML__SEPARATE -Isrc -I$(BUILD)/gen $(WARNINGS) $($(1).flags) -MMD -MP -c $$< -o $$@
@@ -341,7 +352,7 @@ $(BUILD)/$(1)/tests/%$($(1).exe): tests/%.c $(BUILD)/$(1)/libdml.a
 	@echo "  CC    $$@"
 	$(Q)$($(1).cc) -std=c99 -D_GNU_SOURCE= -DDML__SEPARATE -Isrc -I$(BUILD)/gen $(WARNINGS) $($(1).flags) -MMD -MP $$< \
 	    $(BUILD)/$(1)/libdml.a -o $$@ $(if $($(1).cuda),$(CUDA_LIBS)) $(or $($(1).libs),$(BASE_LIBS))
--include $$(wildcard $(BUILD)/$(1)/obj/*/*.d $(BUILD)/$(1)/tests/*/*.d)
+-include $$(wildcard $(BUILD)/$(1)/obj/*.d $(BUILD)/$(1)/obj/*/*.d $(BUILD)/$(1)/tests/*/*.d)
 endef
 $(foreach v,$(VARIANTS),$(eval $(call VARIANT,$(v))))
 
