@@ -24,13 +24,13 @@
 
 enum { BYTES = 256 };                                /* the vocabulary */
 enum { PLACES = 2000, SUMS = 2001, LETTERS = 2002 }; /* streams of random numbers */
-enum { SUM_TEXT = 200000, MOST_TESTS = 128, WRITES = 400 };
+enum { SUM_TEXT = 200000, MOST_TESTS = 128 };
 
 typedef struct options {
     const char *data, *device, *dtype, *weights, *save, *load, *log, *profile, *prompt;
     int layers, heads, channels, context, batch, micro_batch, steps, seed, threads, tensor, pipeline;
-    int top_k;
-    double lr, timeout, temperature;
+    int top_k, writes;
+    double lr, timeout, temperature, top_p;
 } options;
 
 static options parse_options(int argc, char **argv)
@@ -48,7 +48,9 @@ static options parse_options(int argc, char **argv)
                   .tensor = 1,
                   .pipeline = 1,
                   .lr = 0.006,
-                  .temperature = 1 };
+                  .writes = 400,
+                  .temperature = 1,
+                  .top_p = 1 };
     const arg args[] = {
         { "--data", "FILE", "what to learn from; without it, sums", .text = &o.data },
         { "--tensor-parallel-size", "N", "ranks over which each layer is cut", .integer = &o.tensor, .low = 1,
@@ -80,12 +82,15 @@ static options parse_options(int argc, char **argv)
         { "--load", "F", "begin with such a model, also of another --tensor-parallel-size", .text = &o.load },
         { "--prompt", "TEXT", "what the text of its own goes on from; otherwise a new line",
           .text = &o.prompt },
+        { "--max-new-tokens", "N", "letters of it", .integer = &o.writes, .low = 0, .high = 1e6 },
         { "--temperature", "X", "of its letters: below 1 the likely ones are likelier; 0: the likeliest",
           .real = &o.temperature, .low = 0, .high = 1e3 },
         { "--weights", "f32|i8", "what it writes with: in 8 bits a letter waits for a quarter of the bytes",
           .text = &o.weights },
         { "--top-k", "K", "only the K likeliest letters; 0: all", .integer = &o.top_k, .low = 0,
           .high = 256 },
+        { "--top-p", "P", "only the likeliest that are together as likely as this", .real = &o.top_p,
+          .low = 1e-6, .high = 1 },
         { "--log", "F.jsonl", "write one line of JSON for every step", .text = &o.log },
         { "--profile", "F.json", "write a timeline of what takes how long, and print the longest of it",
           .text = &o.profile },
@@ -419,15 +424,17 @@ static int32_t letter_behind(const options *o, dml_context *ctx, dml_decoder *wr
     return dml_sample(scores, BYTES, how, number);
 }
 
-/* Some text of its own, by the first model; rank 0 prints. */
+/* Some text of its own, by the first model; rank 0 prints each letter as it comes. */
 static void write_text(const options *o, const place *p, const model *m, const reader *r, dml_context *ctx)
 {
     const dml_random random = { (uint64_t)o->seed, LETTERS, 0 };
     const dml_sample_options how = { .temperature = o->temperature > 0 ? (float)o->temperature : DML_ZERO,
-                                     .top_k = o->top_k };
+                                     .top_k = o->top_k,
+                                     .top_p = (float)o->top_p };
+    const bool speaks = dml_comm_rank(p->job) == 0;
     const bool asked = o->prompt && *o->prompt;
     const char *prompt = asked ? o->prompt : "\n";
-    const int given = (int)strlen(prompt), end = given + WRITES;
+    const int given = (int)strlen(prompt), end = given + o->writes;
     unsigned char *written = allocate((size_t)end, 1);
     batch b = allocate_batch(o, 1);
     dml_decoder *writer = NULL; /* of a model that isn't cut */
@@ -437,14 +444,18 @@ static void write_text(const options *o, const place *p, const model *m, const r
             &(dml_decoder_options){ .weights = strcmp(o->weights, "i8") ? DML_F32 : DML_I8 });
     if (!writer && o->tensor * o->pipeline == 1) args_exit(1, "%s", dml_error(ctx));
     memcpy(written, prompt, (size_t)given);
+    if (asked && speaks) fputs(prompt, stdout);
+    const double began = dml_seconds();
     for (int count = given, seen = 0; count < end; count++) {
         const float number = dml_random_uniform(&random, (uint64_t)(count - given));
         written[count] =
             (unsigned char)(writer ? letter_behind(o, ctx, writer, written, count, &seen, &how, number)
                                    : next_letter(o, p, r, &b, written, count, &how, number));
+        if (speaks) putchar(written[count]), args_check_output();
     }
-    const int from = asked ? 0 : given;
-    if (dml_comm_rank(p->job) == 0) printf("%.*s\n", end - from, (const char *)written + from);
+    if (speaks) putchar('\n'), args_check_output();
+    if (speaks && o->writes > 1)
+        fprintf(stderr, "%.0f letters a second\n", o->writes / (dml_seconds() - began));
     dml_decoder_destroy(writer);
     free_batch(&b);
     free(written);

@@ -60,6 +60,7 @@ check "a model that is loaded writes" sh -c "'$gpt' --data text $small --save wr
 check "the same as when it was trained" sh -c "tail -n +3 out >a; tail -n +2 again >b; cmp a b && [ \$(wc -c <a) -gt 400 ]"
 check "what goes on from a prompt" sh -c "'$gpt' --data text $small --steps 0 --load written --prompt 'A tensor ' --temperature 0.5 --top-k 5 | grep -q '^A tensor '"
 check "the likeliest letters, whatever the seed" sh -c "for seed in 1 2; do '$gpt' --data text $small --steps 0 --load written --prompt A --temperature 0 --seed \$seed | tail -n +3 >likely\$seed; done; cmp likely1 likely2 && [ \$(wc -c <likely1) -gt 300 ]"
+check "of which --top-p leaves one, too, and so many are written" sh -c "'$gpt' --data text $small --steps 0 --load written --prompt A --top-p 1e-6 --max-new-tokens 9 2>rate | tail -n +3 >few; [ \$(wc -c <few) -eq 11 ] && head -c 10 likely1 >a && head -c 10 few >b && cmp a b && grep -q 'letters a second' rate"
 check "with weights in 8 bits" sh -c "'$gpt' --data text $small --channels 64 --heads 4 --weights i8 --temperature 0 | tail -n +3 >i8; [ \$(wc -c <i8) -gt 300 ]"
 check_fails "weights that there aren't" "it takes one of f32|i8" "$gpt" --data text $small --weights i4
 check "that several ranks write" sh -c "'$dmlrun' -n 2 '$gpt' --data text $small --pipeline-parallel-size 2 | grep -q 'test accuracy'"
