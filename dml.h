@@ -2051,7 +2051,9 @@ DML_API dml_node *dml_not_equal(dml_node *a, dml_node *b);
 DML_API dml_node *dml_less(dml_node *a, dml_node *b);       /* a < b */
 DML_API dml_node *dml_less_equal(dml_node *a, dml_node *b); /* a <= b */
 
-/* Where the condition is not 0 an element of a, else of b. */
+/* Where the condition is not 0 an element of a, else of b. What isn't chosen gets a gradient of 0, and 0
+   times a NaN or an infinity is a NaN: of numbers that are missing the raw ones are replaced, before anything
+   is made of them. */
 DML_API dml_node *dml_where(dml_node *condition, dml_node *a, dml_node *b);
 
 /* (d0, d1, ...) as (d0 d1 ...): no data moves. */
@@ -2902,7 +2904,8 @@ DML_API dml_node *dml_custom(dml_node *const *inputs, int count, const dml_custo
 
 typedef struct dml_decoder_options {
     int batch; /* texts side by side at most; 0: 1 */
-    int chunk; /* positions that go through at once while a prompt is read; 0: a quarter of T, 128 at most */
+    int chunk; /* positions that go through at once while a prompt is read; 0: a quarter of T, 128 at most. Of
+                  fewer than that eight do. */
     dml_dtype dtype; /* as of dml_program_options: what products may round their factors to */
     /* DML_F32 (0): parameters are read where they are. DML_I8: those that are multiplied with rows of 64
        elements or more are copied to 8 bits with a scale for each 64 (kernels/q8.h): the weights of dense
@@ -2959,6 +2962,13 @@ DML_API void dml_decoder_destroy(dml_decoder *decoder);
    range. DML_ERROR_STATE: for more positions than T in all. After another failure the texts are what they
    were. As with any call of a context, an error stays until dml_clear_error. */
 DML_API dml_status dml_decoder_feed(dml_decoder *decoder, int rows, const void *x, int count, float *last);
+
+/* The same, and all (rows, count, ...) becomes the output's row at each of them: what the net makes of a text
+   that is there, or which of the words that a smaller net guessed it would have written. The first time it
+   compiles what gives them all, and takes memory for batch x chunk rows. A row is what dml_decoder_feed gives
+   behind the same positions, up to rounding. `all` may not be x. DML_ERROR_ARGUMENT also where it is NULL. */
+DML_API dml_status dml_decoder_feed_rows(dml_decoder *decoder, int rows, const void *x, int count,
+                                         float *all);
 
 /* Copies of weights in 8 bits are made anew of the graph's parameters at the next call, after these were
    trained, loaded or written: until then products go on with the old ones, beside new biases and tables. */
@@ -29306,7 +29316,9 @@ DML_API void dml_graph_destroy(dml_graph *graph)
     if (!graph) return;
     if (graph->programs > 0)
         dml__fail(&graph->context->error, DML_ERROR_STATE,
-                  "a graph can't be destroyed before its %d programs and trainers", graph->programs);
+                  "a graph can't be destroyed before the trainers, decoders and other programs made of it "
+                  "(%d are left)",
+                  graph->programs);
     else
         dml__graph_destroy_owned(&graph->owned);
 }
@@ -30552,7 +30564,10 @@ static dml_status dml__graph_matches_file(const dml_graph *graph, const dml__saf
         status = dml__file_has(file, path, p->name, &p->shape, &found, error);
     }
     if (any || status != DML_OK) return status;
-    const char *name = dml__safetensors_count(file) ? dml__safetensors_at(file, 0)->name : "";
+    if (!dml__safetensors_count(file))
+        return dml__fail(error, DML_ERROR_FORMAT,
+                         "\"%s\" has no tensors at all, and so none of this model's parameters", path);
+    const char *name = dml__safetensors_at(file, 0)->name;
     return dml__fail(
         error, DML_ERROR_FORMAT,
         "\"%s\" has none of this model's parameters by name and shape: its first tensor is '%s', "
@@ -39135,9 +39150,9 @@ DML__LOCAL dml_node *dml__attention_keeping(const dml_node *like, dml_node *cons
                                             dml_ref kept, int positions);
 DML__LOCAL const dml__op *dml__attention_kept_op(void);
 
-/* What it keeps is gone: it runs no more. Or sample `from` is copied to sample `to`. */
+/* What it keeps is gone: it runs no more. Or sample `to` becomes the first positions of sample `from`. */
 DML__LOCAL void dml__attention_forget(dml_node *node);
-DML__LOCAL dml_status dml__attention_copy(const dml_node *node, int from, int to);
+DML__LOCAL dml_status dml__attention_copy(const dml_node *node, int from, int to, int positions);
 
 /* Bytes that it keeps, for so many samples. */
 DML__LOCAL size_t dml__attention_kept_bytes(const dml_node *like, int samples, int positions);
@@ -39859,15 +39874,25 @@ DML__LOCAL void dml__attention_forget(dml_node *node)
     ((dml__attention_kept *)node->attributes)->kept.buffer = NULL;
 }
 
-DML__LOCAL dml_status dml__attention_copy(const dml_node *node, int from, int to)
+/* Of each head the keys and the values lie in a row, as far as there are some. In a device's memory copies
+   take their time, and so all goes at once. */
+DML__LOCAL dml_status dml__attention_copy(const dml_node *node, int from, int to, int positions)
 {
     const dml_attention_shape s = dml__attention_kept_shape(node, 1);
-    const size_t bytes = s.kv_heads * s.kv_head_step * sizeof(float);
+    const size_t all = s.kv_heads * s.kv_head_step * sizeof(float);
     dml_device *device = &dml__node_context(node)->device;
+    const size_t pieces = device->host_memory ? 2 * s.kv_heads : 1, step = all / pieces;
+    const size_t bytes = device->host_memory ? (size_t)positions * s.width * sizeof(float) : all;
     dml_ref source = dml__attention_kept_of(node)->kept, target = source;
-    source.offset += (size_t)from * bytes;
-    target.offset += (size_t)to * bytes;
-    return device->backend->copy(device, target, source, bytes);
+    source.offset += (size_t)from * all;
+    target.offset += (size_t)to * all;
+    dml_status status = DML_OK;
+    for (size_t i = 0; i < pieces && status == DML_OK && bytes; i++) {
+        status = device->backend->copy(device, target, source, bytes);
+        source.offset += step;
+        target.offset += step;
+    }
+    return status;
 }
 
 DML__LOCAL dml_node *dml__attention_keeping(const dml_node *like, dml_node *const *input, dml_node *past,
@@ -41846,7 +41871,8 @@ typedef struct dml__positions {
     /* What was built; the attentions are what has to run for what comes after, and the caller's to release.
      */
     dml_node *given[DML__POSITIONS_GIVEN];
-    dml_node *row; /* the output of the row that is wanted: (1, ...) */
+    dml_node *rows; /* the output: (count, ...) */
+    dml_node *row;  /* that of the row that is wanted: (1, ...) */
     dml_node **attention;
     int attentions;
 } dml__positions;
@@ -41863,8 +41889,9 @@ DML__LOCAL dml_status dml__positions_build(dml__positions *p);
 #include <string.h>
 
 /* Each node that the input goes through has one row for each position, and is made again for fewer of them.
-   What only parameters go through stays as it is. Of several positions, what no attention is made of is
-   needed for the last alone: of a language model the last layer's perceptron and all scores. */
+   What only parameters go through stays as it is. Of several positions, what no attention is made of may be
+   needed for the last alone, of a language model the last layer's perceptron and all scores: that is made
+   twice. */
 
 /* ---- which nodes ---- */
 
@@ -42165,14 +42192,13 @@ static bool dml__positions_make(dml__positions *p, dml__nodes *nodes)
     for (int n = p->input->index + 1; n < nodes->count; n++) {
         if (!nodes->goes[n]) continue;
         const bool attends = nodes->at[n]->op == dml__attention_op();
-        const bool wide = p->count == 1 || attends || nodes->wide[n];
-        dml_node *again = dml__node_again(p, nodes->at[n], nodes, wide, &kept);
-        if (!again) return false;
-        (wide ? nodes->made : nodes->row)[n] = again;
-        if (attends) p->attention[p->attentions++] = again;
+        if (!(nodes->made[n] = dml__node_again(p, nodes->at[n], nodes, true, &kept))) return false;
+        if (attends) p->attention[p->attentions++] = nodes->made[n];
+        if (p->count == 1 || attends || nodes->wide[n]) continue;
+        if (!(nodes->row[n] = dml__node_again(p, nodes->at[n], nodes, false, &kept))) return false;
     }
-    p->row = nodes->row[output];
-    if (p->count == 1) p->row = nodes->made[output];
+    p->rows = nodes->made[output];
+    p->row = p->count == 1 ? p->rows : nodes->row[output];
     return p->row || (p->row = dml__last_row(p, nodes, output)) != NULL;
 }
 
@@ -42224,9 +42250,9 @@ typedef struct dml__weights_q8 {
 } dml__weights_q8;
 
 /* Makes room for the matrices of parameters that the program's dense layers, and products with one, multiply
-   rows of DML_Q8_BLOCK elements or more with, and scratch for products of as many rows as its batch has. They
-   are what they should be when they have been taken. */
-DML__LOCAL dml_status dml__weights_q8_create(dml__weights_q8 *weights, const dml_program *program);
+   rows of DML_Q8_BLOCK elements or more with, and scratch for products of `times` the rows that its batch
+   has. They are what they should be when they have been taken. */
+DML__LOCAL dml_status dml__weights_q8_create(dml__weights_q8 *weights, const dml_program *program, int times);
 DML__LOCAL void dml__weights_q8_release(dml__weights_q8 *weights, dml__memory *memory);
 
 /* As the graph's parameters are now. */
@@ -42294,7 +42320,7 @@ static dml_status dml__weights_q8_lay_out(dml__weights_q8 *weights, dml_context 
                      "decoder: no memory left for %zu bytes of weights in 8 bits", bytes);
 }
 
-DML__LOCAL dml_status dml__weights_q8_create(dml__weights_q8 *weights, const dml_program *program)
+DML__LOCAL dml_status dml__weights_q8_create(dml__weights_q8 *weights, const dml_program *program, int times)
 {
     dml_context *context = program->graph->context;
     dml__q8_parameter matrix;
@@ -42306,7 +42332,8 @@ DML__LOCAL dml_status dml__weights_q8_create(dml__weights_q8 *weights, const dml
         const dml_node *node = program->slot[i].node;
         if (!dml__weights_q8_of(node, &matrix)) continue;
         if (!dml__weights_q8_has(weights, &matrix)) weights->matrix[weights->count++] = matrix;
-        const size_t own = dml_shape_count(&node->shape) / (size_t)matrix.n * (size_t)program->batch;
+        const size_t own =
+            dml_shape_count(&node->shape) / (size_t)matrix.n * (size_t)program->batch * (size_t)times;
         if (own > rows) rows = own;
     }
     if (weights->matrix)
@@ -42345,15 +42372,18 @@ DML__LOCAL void dml__weights_q8_take(const dml__weights_q8 *weights, const dml_g
 /* Positions that go through at once, by default: a quarter of all, but no more than these, for which the
    weights are read seldom enough. */
 #define DML__DECODER_CHUNK 128
-/* Of a chunk so small a part takes as long one by one as all of it at once. */
-#define DML__DECODER_PART 16
+/* A few, which take about twice as long as one: reading the weights is most of either. */
+#define DML__DECODER_FEW 8
 
-/* A net for so many positions at a time, and its programs: for the output, and for what is kept alone (NULL:
-   nothing is). */
+/* A net for so many positions at a time, and its programs: for the row that is wanted, for what is kept alone
+   (NULL: nothing is), and for all rows (NULL: not asked for yet; of one position that is the first). */
 typedef struct dml__pace {
     dml__positions net;
-    dml_program *gives, *keeps;
+    int least; /* so many that are left take less time at once than by fewer */
+    dml_program *gives, *keeps, *gives_all;
 } dml__pace;
+
+enum { DML__ONE, DML__FEW, DML__CHUNK, DML__PACES };
 
 struct dml_decoder {
     dml__owned owned; /* first: the context destroys through it */
@@ -42363,22 +42393,24 @@ struct dml_decoder {
     dml_buffer *kept;
     dml__weights_q8 q8; /* none: the programs read the graph's parameters */
     bool q8_taken;
-    dml__pace one, chunk;  /* of a position; of several. Without programs: not there */
-    int batch, positions;  /* texts; positions of each at most */
-    int32_t *place;        /* (batch): how many positions each text has had */
-    size_t position_bytes; /* of a text's input */
+    dml__pace pace[DML__PACES]; /* without programs: not there */
+    dml_dtype dtype;
+    int batch, positions, chunk; /* texts; positions of each at most, and at once */
+    int32_t *place;              /* (batch): how many positions each text has had */
+    size_t position_bytes;       /* of a text's input */
     /* What a program is given: (batch, chunk) positions and which they are, (batch) rows that are wanted,
        which positions those are, and the rows. */
     char *x, *x_last;
     int32_t *places, *row, *row_place;
+    float *all; /* (batch, chunk, ...) rows of the output; NULL: not asked for yet */
 };
 
 /* Its nodes go, if they are the graph's last; else those that keep something forget where. */
 static void dml__decoder_drop_nodes(dml_decoder *decoder)
 {
-    dml__pace *const paces[] = { &decoder->one, &decoder->chunk };
-    for (int i = 0; i < 2; i++)
-        for (int k = 0; k < paces[i]->net.attentions; k++) dml__attention_forget(paces[i]->net.attention[k]);
+    for (int i = 0; i < DML__PACES; i++)
+        for (int k = 0; k < decoder->pace[i].net.attentions; k++)
+            dml__attention_forget(decoder->pace[i].net.attention[k]);
     if (decoder->graph->last == decoder->last) dml__graph_drop_after(decoder->graph, decoder->before);
 }
 
@@ -42386,13 +42418,13 @@ static void dml__decoder_release(dml_decoder *decoder)
 {
     dml_context *context = decoder->context;
     dml__memory *memory = &context->memory;
-    dml__pace *const paces[] = { &decoder->one, &decoder->chunk };
-    for (int i = 0; i < 2; i++) {
-        dml_program_destroy(paces[i]->gives);
-        dml_program_destroy(paces[i]->keeps);
+    for (int i = 0; i < DML__PACES; i++) {
+        dml_program_destroy(decoder->pace[i].gives);
+        dml_program_destroy(decoder->pace[i].keeps);
+        dml_program_destroy(decoder->pace[i].gives_all);
     }
     dml__decoder_drop_nodes(decoder);
-    for (int i = 0; i < 2; i++) dml__release(memory, paces[i]->net.attention);
+    for (int i = 0; i < DML__PACES; i++) dml__release(memory, decoder->pace[i].net.attention);
     dml__buffer_destroy(context, decoder->kept);
     dml__weights_q8_release(&decoder->q8, memory);
     dml__release(memory, decoder->place);
@@ -42401,6 +42433,7 @@ static void dml__decoder_release(dml_decoder *decoder)
     dml__release(memory, decoder->places);
     dml__release(memory, decoder->row);
     dml__release(memory, decoder->row_place);
+    dml__release(memory, decoder->all);
     dml__release(memory, decoder);
 }
 
@@ -42459,14 +42492,16 @@ static int dml__decoder_number(const dml_graph *graph)
     }
 }
 
-static bool dml__pace_make(dml__pace *pace, const dml__positions *like, int count, dml_dtype dtype)
+static bool dml__pace_make(dml_decoder *decoder, int number, const dml__positions *like, int count, int least)
 {
+    dml__pace *pace = &decoder->pace[number];
     dml_program_options options;
     memset(&options, 0, sizeof options);
     options.batch = like->samples;
-    options.dtype = dtype;
+    options.dtype = decoder->dtype;
     pace->net = *like;
     pace->net.count = count;
+    pace->least = least;
     if (dml__positions_build(&pace->net) != DML_OK) return false;
     pace->gives = dml_compile(pace->net.row, &options);
     if (!pace->gives || !pace->net.attentions) return pace->gives != NULL;
@@ -42485,15 +42520,13 @@ static int dml__decoder_chunk(const dml__positions *net, int wanted, size_t byte
     return chunk > net->positions ? net->positions : chunk > 1 ? chunk : 1;
 }
 
-/* Weights in 8 bits. What one pace's output needs the other's does, with other rows. */
-static bool dml__decoder_read_q8(dml_decoder *decoder)
+/* Weights in 8 bits. What one pace's output needs the others' do, with more rows. */
+static bool dml__decoder_read_q8(dml_decoder *decoder, int chunk)
 {
-    dml__pace *const paces[] = { &decoder->one, &decoder->chunk };
-    const dml__pace *most = decoder->chunk.gives ? &decoder->chunk : &decoder->one;
-    if (dml__weights_q8_create(&decoder->q8, most->gives) != DML_OK) return false;
-    for (int i = 0; i < 2; i++) {
-        dml__weights_q8_use(paces[i]->gives, &decoder->q8);
-        dml__weights_q8_use(paces[i]->keeps, &decoder->q8);
+    if (dml__weights_q8_create(&decoder->q8, decoder->pace[DML__ONE].gives, chunk) != DML_OK) return false;
+    for (int i = 0; i < DML__PACES; i++) {
+        dml__weights_q8_use(decoder->pace[i].gives, &decoder->q8);
+        dml__weights_q8_use(decoder->pace[i].keeps, &decoder->q8);
     }
     return true;
 }
@@ -42505,10 +42538,16 @@ static bool dml__decoder_equip(dml_decoder *decoder, dml__positions *net, const 
     size_t bytes;
     if (dml__positions_bytes(net, &bytes) != DML_OK) return false;
     if (bytes && !(decoder->kept = net->kept = dml__buffer_create_zeroed(context, bytes))) return false;
-    const int chunk = dml__decoder_chunk(net, o->chunk, bytes);
-    if (!dml__pace_make(&decoder->one, net, 1, o->dtype)) return false;
-    if (chunk > 1 && !dml__pace_make(&decoder->chunk, net, chunk, o->dtype)) return false;
-    if (o->weights == DML_I8 && !dml__decoder_read_q8(decoder)) return false;
+    const int chunk = decoder->chunk = dml__decoder_chunk(net, o->chunk, bytes);
+    const bool few = chunk > DML__DECODER_FEW;
+    /* (Of a GPT-2 and a net of 3 x 128 a fifth to two fifths, with weights in 8 bits a third to three
+     * fifths.) */
+    const int part = o->weights == DML_I8 ? chunk * 2 / 5 : chunk / 4;
+    const int least = !few ? 2 : part > DML__DECODER_FEW ? part : DML__DECODER_FEW + 1;
+    if (!dml__pace_make(decoder, DML__ONE, net, 1, 1)) return false;
+    if (few && !dml__pace_make(decoder, DML__FEW, net, DML__DECODER_FEW, 3)) return false;
+    if (chunk > 1 && !dml__pace_make(decoder, DML__CHUNK, net, chunk, least)) return false;
+    if (o->weights == DML_I8 && !dml__decoder_read_q8(decoder, chunk)) return false;
     dml__memory *memory = &context->memory;
     const size_t texts = (size_t)decoder->batch, rows = texts * (size_t)chunk;
     decoder->place = (int32_t *)dml__allocate_array(memory, texts, sizeof(int32_t));
@@ -42548,6 +42587,7 @@ DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input, const
     decoder->context = context;
     decoder->graph = output->graph;
     decoder->before = decoder->last = output->graph->last;
+    decoder->dtype = o.dtype;
     decoder->batch = o.batch;
     decoder->positions = net.positions;
     decoder->position_bytes =
@@ -42564,6 +42604,15 @@ DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input, const
 }
 
 /* ---- fed ---- */
+
+/* A call's arguments. */
+typedef struct dml__feed {
+    const char *call;
+    int rows, count;
+    const char *x; /* (rows, count, ...) */
+    float *y;      /* NULL; (rows, ...): of the last positions; */
+    bool all;      /* or (rows, count, ...): of all of them */
+} dml__feed;
 
 /* Of each text `now` positions from `first` on, side by side, and zeros; and the last of them. */
 static void dml__decoder_gather(const dml_decoder *decoder, const dml__pace *pace, int rows, const char *x,
@@ -42612,86 +42661,151 @@ static int dml__decoder_furthest(const dml_decoder *decoder, int rows)
     return most;
 }
 
-/* As many of the positions from `first` on as go at once; how many those are. */
-static dml_status dml__decoder_step(dml_decoder *decoder, int rows, const char *x, int count, int first,
-                                    float *last, int *now)
+/* The one that is the quickest for so many positions that are left, and has room. */
+static const dml__pace *dml__decoder_pace(const dml_decoder *decoder, int rows, int left)
 {
-    const int left = count - first, chunk = decoder->chunk.gives ? decoder->chunk.net.count : 0;
-    const bool several = left > chunk / DML__DECODER_PART && left > 1 && chunk &&
-                         chunk <= decoder->positions - dml__decoder_furthest(decoder, rows);
-    const dml__pace *pace = several ? &decoder->chunk : &decoder->one;
-    *now = several && left > chunk ? chunk : several ? left : 1;
-    const bool gives = last && *now == left;
-    if (!gives && !pace->keeps) return DML_OK;
-    dml__decoder_gather(decoder, pace, rows, x, count, first, *now);
-    return dml__decoder_run(decoder, pace, gives ? pace->gives : pace->keeps, rows, *now,
-                            gives ? last : NULL);
+    const int room = decoder->positions - dml__decoder_furthest(decoder, rows);
+    int number = DML__CHUNK;
+    for (; number > DML__ONE; number--) {
+        const dml__pace *pace = &decoder->pace[number];
+        if (pace->gives && left >= pace->least && pace->net.count <= room) break;
+    }
+    return &decoder->pace[number];
+}
+
+/* Of each text the rows of `now` positions that went by the pace, to their places among `count`. */
+static void dml__decoder_scatter(const dml_decoder *decoder, const dml__pace *pace, int rows, int count,
+                                 int first, int now, float *all)
+{
+    const size_t each = dml_shape_count(&pace->net.row->shape);
+    for (size_t row = 0; row < (size_t)rows; row++)
+        memcpy(all + (row * (size_t)count + (size_t)first) * each,
+               decoder->all + row * (size_t)pace->net.count * each, (size_t)now * each * sizeof *all);
+}
+
+/* As many of the positions from `first` on as go at once; how many those are. */
+static dml_status dml__decoder_step(dml_decoder *decoder, const dml__feed *feed, int first, int *now)
+{
+    const int left = feed->count - first;
+    const dml__pace *pace = dml__decoder_pace(decoder, feed->rows, left);
+    const int most = pace->net.count;
+    *now = left < most ? left : most;
+    const bool gives = feed->y && *now == left;
+    if (!feed->all && !gives && !pace->keeps) return DML_OK;
+    dml__decoder_gather(decoder, pace, feed->rows, feed->x, feed->count, first, *now);
+    if (!feed->all)
+        return dml__decoder_run(decoder, pace, gives ? pace->gives : pace->keeps, feed->rows, *now,
+                                gives ? feed->y : NULL);
+    const dml_status status = dml__decoder_run(decoder, pace, most > 1 ? pace->gives_all : pace->gives,
+                                               feed->rows, *now, decoder->all);
+    if (status == DML_OK) dml__decoder_scatter(decoder, pace, feed->rows, feed->count, first, *now, feed->y);
+    return status;
 }
 
 /* What the net indexes with, of all positions before any goes: some programs leave a part of the net out. */
-static dml_status dml__decoder_check_indices(const dml_decoder *decoder, int rows, const int32_t *x,
-                                             int count)
+static dml_status dml__decoder_check_indices(const dml_decoder *decoder, const dml__feed *feed)
 {
-    const dml__positions *net = &decoder->one.net;
-    const dml_program *program = decoder->one.gives;
+    const int32_t *x = (const int32_t *)(const void *)feed->x;
+    const int rows = feed->rows, count = feed->count;
+    const dml__positions *net = &decoder->pace[DML__ONE].net;
+    const dml_program *program = decoder->pace[DML__ONE].gives;
     const int slot_at = program->slot_of_node[net->given[DML__POSITIONS_INPUT]->index];
     const dml__slot *slot = slot_at < 0 ? NULL : &program->slot[slot_at];
     const size_t each = decoder->position_bytes / sizeof *x;
     for (size_t i = 0; slot && slot->limit && i < (size_t)rows * (size_t)count * each; i++)
         if ((x[i] < slot->lowest || x[i] >= slot->limit) && x[i] != slot->ignored)
-            return dml__fail(
-                &decoder->context->error, DML_ERROR_ARGUMENT,
-                "dml_decoder_feed: position %d of text %d is %d; of '%s' they must be in %d .. %d",
-                (int)(i / each) % count, (int)(i / each) / count, (int)x[i], net->input->name, slot->lowest,
-                slot->limit - 1);
+            return dml__fail(&decoder->context->error, DML_ERROR_ARGUMENT,
+                             "%s: position %d of text %d is %d; of '%s' they must be in %d .. %d", feed->call,
+                             (int)(i / each) % count, (int)(i / each) / count, (int)x[i], net->input->name,
+                             slot->lowest, slot->limit - 1);
     return DML_OK;
 }
 
-static dml_status dml__decoder_check_feed(const dml_decoder *decoder, int rows, const void *x, int count)
+static dml_status dml__decoder_check_feed(const dml_decoder *decoder, const dml__feed *feed)
 {
     dml__error *error = &decoder->context->error;
+    const int furthest =
+        dml__decoder_furthest(decoder, feed->rows < decoder->batch ? feed->rows : decoder->batch);
     if (error->status != DML_OK) return error->status;
-    if (!x) return dml__fail_null(error, "dml_decoder_feed", "positions");
-    if (rows < 1 || rows > decoder->batch)
-        return dml__fail(error, DML_ERROR_ARGUMENT, "dml_decoder_feed: %d texts given; it takes 1 to %d",
-                         rows, decoder->batch);
-    if (count < 1)
-        return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "dml_decoder_feed: %d positions given; it takes 1 or more", count);
-    const int furthest = dml__decoder_furthest(decoder, rows);
-    if (count > decoder->positions - furthest)
+    if (!feed->x) return dml__fail_null(error, feed->call, "positions");
+    if (feed->all && !feed->y) return dml__fail_null(error, feed->call, "rows to write");
+    if (feed->rows < 1 || feed->rows > decoder->batch)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "%s: %d texts given; it takes 1 to %d", feed->call,
+                         feed->rows, decoder->batch);
+    if (feed->count < 1)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "%s: %d positions given; it takes 1 or more", feed->call,
+                         feed->count);
+    if (feed->count > decoder->positions - furthest)
         return dml__fail(error, DML_ERROR_STATE,
-                         "dml_decoder_feed: %d positions given behind %d, but the net has %d in all: after "
+                         "%s: %d positions given behind %d, but the net has %d in all: after "
                          "dml_clear_error, dml_decoder_rewind makes room",
-                         count, furthest, decoder->positions);
-    if (decoder->one.net.input->dtype != DML_I32) return DML_OK;
-    return dml__decoder_check_indices(decoder, rows, (const int32_t *)x, count);
+                         feed->call, feed->count, furthest, decoder->positions);
+    if (decoder->pace[DML__ONE].net.input->dtype != DML_I32) return DML_OK;
+    return dml__decoder_check_indices(decoder, feed);
 }
 
-static dml_status dml__decoder_feed_all(dml_decoder *decoder, int rows, const char *x, int count, float *last)
+/* What gives all rows is there from the first time on that they are asked for. It is newer than the decoder,
+   which the context is to destroy before it. */
+static dml_status dml__decoder_equip_all(dml_decoder *decoder)
 {
-    dml_status status = dml__decoder_check_feed(decoder, rows, x, count);
+    dml_context *context = decoder->context;
+    dml_program_options options;
+    memset(&options, 0, sizeof options);
+    options.batch = decoder->batch;
+    options.dtype = decoder->dtype;
+    for (int i = DML__FEW; i < DML__PACES; i++) {
+        dml__pace *pace = &decoder->pace[i];
+        if (!pace->gives || pace->gives_all) continue;
+        if (!(pace->gives_all = dml_compile(pace->net.rows, &options))) return context->error.status;
+        if (decoder->q8.count) dml__weights_q8_use(pace->gives_all, &decoder->q8);
+        dml__disown(context, &decoder->owned);
+        dml__own(context, &decoder->owned, dml__decoder_destroy_owned);
+    }
+    const size_t each = dml_shape_count(&decoder->pace[DML__ONE].net.row->shape) * sizeof *decoder->all;
+    const size_t rows = (size_t)decoder->batch * (size_t)decoder->chunk;
+    if (!decoder->all) decoder->all = (float *)dml__allocate_array(&context->memory, rows, each);
+    if (decoder->all) return DML_OK;
+    return dml__fail(&context->error, DML_ERROR_MEMORY, "decoder: no memory left for %zu rows of %zu bytes",
+                     rows, each);
+}
+
+static dml_status dml__decoder_go(dml_decoder *decoder, const dml__feed *feed)
+{
+    const int rows = feed->rows, count = feed->count;
+    dml_status status = dml__decoder_check_feed(decoder, feed);
     int done = 0;
+    if (status == DML_OK && feed->all) status = dml__decoder_equip_all(decoder);
     if (status == DML_OK && decoder->q8.count && !decoder->q8_taken) {
         dml__weights_q8_take(&decoder->q8, decoder->graph);
         decoder->q8_taken = true;
     }
     for (int now; done < count && status == DML_OK; done += status == DML_OK ? now : 0) {
-        status = dml__decoder_step(decoder, rows, x, count, done, last, &now);
+        status = dml__decoder_step(decoder, feed, done, &now);
         for (int row = 0; row < rows && status == DML_OK; row++) decoder->place[row] += now;
     }
-    for (int row = 0; row < rows && status != DML_OK; row++) decoder->place[row] -= done;
+    for (int row = 0; row < rows && status != DML_OK && done; row++) decoder->place[row] -= done;
+    return status;
+}
+
+static dml_status dml__decoder_enter(dml_decoder *decoder, const dml__feed *feed)
+{
+    const dml__entry entry = dml__enter(decoder->context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__decoder_go(decoder, feed);
+    dml__leave(decoder->context, entry);
     return status;
 }
 
 DML_API dml_status dml_decoder_feed(dml_decoder *decoder, int rows, const void *x, int count, float *last)
 {
-    if (!decoder) return DML_ERROR_ARGUMENT;
-    const dml__entry entry = dml__enter(decoder->context);
-    if (entry == DML__REFUSED) return DML_ERROR_STATE;
-    const dml_status status = dml__decoder_feed_all(decoder, rows, (const char *)x, count, last);
-    dml__leave(decoder->context, entry);
-    return status;
+    const dml__feed feed = { "dml_decoder_feed", rows, count, (const char *)x, last, false };
+    return decoder ? dml__decoder_enter(decoder, &feed) : DML_ERROR_ARGUMENT;
+}
+
+DML_API dml_status dml_decoder_feed_rows(dml_decoder *decoder, int rows, const void *x, int count, float *all)
+{
+    const dml__feed feed = { "dml_decoder_feed_rows", rows, count, (const char *)x, all, true };
+    return decoder ? dml__decoder_enter(decoder, &feed) : DML_ERROR_ARGUMENT;
 }
 
 DML_API void dml_decoder_take_weights(dml_decoder *decoder)
@@ -42746,8 +42860,9 @@ DML_API dml_status dml_decoder_copy(dml_decoder *decoder, int from, int to)
     dml__entry entry;
     if (!dml__begin_transfer(decoder->context, &entry)) return DML_ERROR_STATE;
     dml_status status = dml__decoder_check_texts(decoder, "dml_decoder_copy", from, to);
-    for (int i = 0; i < decoder->one.net.attentions && from != to && status == DML_OK; i++)
-        status = dml__attention_copy(decoder->one.net.attention[i], from, to);
+    const dml__positions *net = &decoder->pace[DML__ONE].net;
+    for (int i = 0; i < net->attentions && from != to && status == DML_OK; i++)
+        status = dml__attention_copy(net->attention[i], from, to, decoder->place[from]);
     if (status == DML_OK) decoder->place[to] = decoder->place[from];
     dml__leave(decoder->context, entry);
     return status;
@@ -47503,9 +47618,10 @@ static dml_status dml__check_metric_labels(const dml_metric *metric, int rows, c
     for (int i = 0; i < rows; i++)
         if ((labels[i] < 0 || labels[i] >= metric->classes) && !dml__skipped(metric, labels[i]))
             return dml__fail(&metric->context->error, DML_ERROR_ARGUMENT,
-                             "a metric of %s: the label of row %d of %d is %d, it must be in 0 .. %d",
+                             "a metric of %s: the label of row %d of %d is %d, it must be in 0 .. %d%s",
                              dml__metric_name(metric->options.kind), i, rows, (int)labels[i],
-                             metric->classes - 1);
+                             metric->classes - 1,
+                             metric->options.skip_negative ? ", or below 0 to be left out" : "");
     return DML_OK;
 }
 

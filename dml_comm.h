@@ -16689,7 +16689,8 @@ static dml_status dml__blame_silent(dml__comm_job *job, dml_request *request, in
         job, rank, DML_ERROR_TIMEOUT, "rank %d of %d took no part in %s within %g s: it is %s", rank,
         job->world, dml__missing_call(job, request, rank, text), job->timeout,
         peer->absent == DML__IS_PROBING ? "waiting for a message in dml_comm_probe"
-        : peer->answered ? "busy with something else, in no call: only its progress thread answers"
+        : peer->answered ? "busy with something else, in no call: only its progress thread answers; for what "
+                           "takes longer there is a larger timeout_s (DML_TIMEOUT)"
                          : "frozen, busy with something else or unreachable");
 }
 
@@ -21801,7 +21802,8 @@ static const char *dml__leaves_fault(const dml__comm_call *call, size_t element)
 {
     const size_t bytes = (size_t)call->signature.count * element;
     const uintptr_t out = (uintptr_t)call->out;
-    if (call->signature.root < 1) return "there must be 1 leaf or more, and at most 2^31 - 1";
+    if (call->signature.root < 0) return "there can be 2^31 - 1 leaves at most, and these are more (-1)";
+    if (call->signature.root < 1) return "there must be 1 leaf or more";
     if (!call->leaves || !call->owners) return "NULL for its leaves or owners";
     if ((uintptr_t)call->owners % sizeof(int64_t) || (uintptr_t)call->leaves % sizeof(void *))
         return "its leaves or owners must begin at a multiple of 8";
@@ -22244,7 +22246,7 @@ static dml__comm_call dml__make_leaves_call(void *const *leaves, int64_t *owners
                                             size_t count, dml_dtype dtype, dml_reduce_op op)
 {
     dml__comm_call call = dml__make_call(DML__CALL_ALL_REDUCE_LEAVES, NULL, out, count, dtype, op,
-                                         total > 0x7fffffffu ? 0 : (int)total);
+                                         total > 0x7fffffffu ? -1 : (int)total);
     call.leaves = leaves;
     call.owners = owners;
     return call;
@@ -27752,9 +27754,9 @@ static uint32_t dml__mark_trained(const dml_program *program)
 {
     uint32_t mark = 0;
     for (const dml_node *p = dml_graph_first(program->graph); p; p = dml_node_next(p)) {
-        const double how[5] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
-                                (double)p->decay_scale, p->sparse ? 1.0 : 0.0 };
-        if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_numbers(mark, how, 5);
+        const double how[4] = { p->frozen ? 1.0 : 0.0, (double)p->lr_scale, (double)p->decay_scale,
+                                p->sparse ? 1.0 : 0.0 };
+        if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_numbers(mark, how, 4);
     }
     return mark;
 }
@@ -27768,16 +27770,16 @@ static uint32_t dml__mark_part(const dml_program *program)
     return dml__mark_numbers(0, part, 4);
 }
 
-/* By their parameters, whose places all ranks have alike. */
+/* By their parameters' names, which all ranks have alike. */
 static uint32_t dml__mark_over_ranks(const dml_program *program)
 {
     uint32_t mark = 0;
     for (int s = 0; s < program->slots; s++) {
         const dml_node *node = program->slot[s].node;
         for (int i = 0; node->over_ranks && i < node->inputs; i++) {
-            const double place = (double)node->input[i]->offset;
+            const char *name = node->input[i]->name;
             if (strcmp(dml_node_op(node->input[i]), "parameter") == 0)
-                mark = dml__mark_numbers(mark, &place, 1);
+                mark = dml__crc32c(mark, name, strlen(name) + 1);
         }
     }
     return mark;
@@ -29394,6 +29396,10 @@ DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored)
         status = dml__fail(&mirrored->context->error, DML_ERROR_STATE,
                            "an update while the gradient waits for more: the last backward before it comes "
                            "without DML_MORE");
+    } else if (mirrored->replica[0].trainer->spoiled) { /* and so are the others */
+        status = dml__fail(
+            &mirrored->context->error, DML_ERROR_STATE,
+            "an update, but there is no gradient: no backward pass was made, or the last one failed");
     } else {
         mirrored->sends_gradient = mirrored->holds && !mirrored->replica[0].place.central;
         status = dml__order_all(mirrored, DML__ORDER_UPDATE);
@@ -31816,9 +31822,11 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
     s.portion = options->portion;
     s.user = options->user;
     s.workers = cluster->workers;
-    s.portions = options->portions ? options->portions : 4 * cluster->workers;
     s.n = dml_trainer_count(trainer, DML_GRADIENTS);
     dml_status status = dml_comm_status(comm);
+    if (status == DML_OK && cluster->status != DML_OK)
+        status = dml__ps_fail(comm, cluster->status, "%s", cluster->error);
+    if (status == DML_OK) s.portions = options->portions ? options->portions : 4 * cluster->workers;
     if (status == DML_OK &&
         (!dml__lbfgs_complete(&lbfgs) || !s.portion || s.portions < 1 || s.portions > DML__SB_MOST_PORTIONS))
         status = dml__ps_fail(comm, DML_ERROR_ARGUMENT,

@@ -90,8 +90,10 @@ static void measure(job *j, int place, int count, bench_peers *peers, double sec
     const double after = least_seconds(j);
     if (dml_status_of(j->context) != DML_OK) return;
     printf("name=decode what=%s model=%s weights=%s texts=%d behind=%d tokens=%d ms=%.4g",
-           count > 1 ? "prompt" : "token", j->net->name, dml_dtype_name(j->weights), j->texts, place, count,
-           1e3 * one);
+           count == 1 ? "token"
+           : place    ? "few"
+                      : "prompt",
+           j->net->name, dml_dtype_name(j->weights), j->texts, place, count, 1e3 * one);
     bench_row(peers, dml_pool_threads(dml_context_pool(j->context)), one, before < after ? before : after,
               j->texts * count, "tokens/s");
 }
@@ -103,6 +105,7 @@ static int measure_net(const net *of, int texts, dml_dtype weights, int threads,
     if (open_job(&j, of, texts, weights, threads)) {
         measure(&j, 0, of->context / 4, peers, seconds);
         measure(&j, of->context / 16, 1, peers, seconds);
+        measure(&j, of->context / 16, 8, peers, seconds);
         measure(&j, of->context - 1, 1, peers, seconds);
     }
     return close_job(&j);
@@ -110,8 +113,8 @@ static int measure_net(const net *of, int texts, dml_dtype weights, int threads,
 
 static const char usage[] =
     "usage: decode [options]\n" BENCH_COMMON_USAGE
-    "Prints rows for a prompt, a token behind a few others, and the last one that "
-    "the net takes, of gpt (4 layers of\n"
+    "Prints rows for a prompt, a token and eight at once behind a few others, and the last "
+    "token that the net takes, of gpt (4\nlayers of "
     "128, 65 letters, texts of 64) and gpt2 (124M, texts of 1024), for one text and "
     "eight side by side, with weights\n"
     "in f32 and in 8 bits. The limit is arithmetic, or reading the weights and what is "

@@ -134,7 +134,8 @@ static const char *dml__leaves_fault(const dml__comm_call *call, size_t element)
 {
     const size_t bytes = (size_t)call->signature.count * element;
     const uintptr_t out = (uintptr_t)call->out;
-    if (call->signature.root < 1) return "there must be 1 leaf or more, and at most 2^31 - 1";
+    if (call->signature.root < 0) return "there can be 2^31 - 1 leaves at most, and these are more (-1)";
+    if (call->signature.root < 1) return "there must be 1 leaf or more";
     if (!call->leaves || !call->owners) return "NULL for its leaves or owners";
     if ((uintptr_t)call->owners % sizeof(int64_t) || (uintptr_t)call->leaves % sizeof(void *))
         return "its leaves or owners must begin at a multiple of 8";

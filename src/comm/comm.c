@@ -149,7 +149,7 @@ static dml__comm_call dml__make_leaves_call(void *const *leaves, int64_t *owners
                                             size_t count, dml_dtype dtype, dml_reduce_op op)
 {
     dml__comm_call call = dml__make_call(DML__CALL_ALL_REDUCE_LEAVES, NULL, out, count, dtype, op,
-                                         total > 0x7fffffffu ? 0 : (int)total);
+                                         total > 0x7fffffffu ? -1 : (int)total);
     call.leaves = leaves;
     call.owners = owners;
     return call;

@@ -325,7 +325,8 @@ static dml_status dml__blame_silent(dml__comm_job *job, dml_request *request, in
         job, rank, DML_ERROR_TIMEOUT, "rank %d of %d took no part in %s within %g s: it is %s", rank,
         job->world, dml__missing_call(job, request, rank, text), job->timeout,
         peer->absent == DML__IS_PROBING ? "waiting for a message in dml_comm_probe"
-        : peer->answered ? "busy with something else, in no call: only its progress thread answers"
+        : peer->answered ? "busy with something else, in no call: only its progress thread answers; for what "
+                           "takes longer there is a larger timeout_s (DML_TIMEOUT)"
                          : "frozen, busy with something else or unreachable");
 }
 

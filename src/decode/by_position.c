@@ -18,8 +18,9 @@
 #include <string.h>
 
 /* Each node that the input goes through has one row for each position, and is made again for fewer of them.
-   What only parameters go through stays as it is. Of several positions, what no attention is made of is
-   needed for the last alone: of a language model the last layer's perceptron and all scores. */
+   What only parameters go through stays as it is. Of several positions, what no attention is made of may be
+   needed for the last alone, of a language model the last layer's perceptron and all scores: that is made
+   twice. */
 
 /* ---- which nodes ---- */
 
@@ -320,14 +321,13 @@ static bool dml__positions_make(dml__positions *p, dml__nodes *nodes)
     for (int n = p->input->index + 1; n < nodes->count; n++) {
         if (!nodes->goes[n]) continue;
         const bool attends = nodes->at[n]->op == dml__attention_op();
-        const bool wide = p->count == 1 || attends || nodes->wide[n];
-        dml_node *again = dml__node_again(p, nodes->at[n], nodes, wide, &kept);
-        if (!again) return false;
-        (wide ? nodes->made : nodes->row)[n] = again;
-        if (attends) p->attention[p->attentions++] = again;
+        if (!(nodes->made[n] = dml__node_again(p, nodes->at[n], nodes, true, &kept))) return false;
+        if (attends) p->attention[p->attentions++] = nodes->made[n];
+        if (p->count == 1 || attends || nodes->wide[n]) continue;
+        if (!(nodes->row[n] = dml__node_again(p, nodes->at[n], nodes, false, &kept))) return false;
     }
-    p->row = nodes->row[output];
-    if (p->count == 1) p->row = nodes->made[output];
+    p->rows = nodes->made[output];
+    p->row = p->count == 1 ? p->rows : nodes->row[output];
     return p->row || (p->row = dml__last_row(p, nodes, output)) != NULL;
 }
 

@@ -29,7 +29,8 @@ typedef struct dml__positions {
     /* What was built; the attentions are what has to run for what comes after, and the caller's to release.
      */
     dml_node *given[DML__POSITIONS_GIVEN];
-    dml_node *row; /* the output of the row that is wanted: (1, ...) */
+    dml_node *rows; /* the output: (count, ...) */
+    dml_node *row;  /* that of the row that is wanted: (1, ...) */
     dml_node **attention;
     int attentions;
 } dml__positions;

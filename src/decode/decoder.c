@@ -17,15 +17,18 @@
 /* Positions that go through at once, by default: a quarter of all, but no more than these, for which the
    weights are read seldom enough. */
 #define DML__DECODER_CHUNK 128
-/* Of a chunk so small a part takes as long one by one as all of it at once. */
-#define DML__DECODER_PART 16
+/* A few, which take about twice as long as one: reading the weights is most of either. */
+#define DML__DECODER_FEW 8
 
-/* A net for so many positions at a time, and its programs: for the output, and for what is kept alone (NULL:
-   nothing is). */
+/* A net for so many positions at a time, and its programs: for the row that is wanted, for what is kept alone
+   (NULL: nothing is), and for all rows (NULL: not asked for yet; of one position that is the first). */
 typedef struct dml__pace {
     dml__positions net;
-    dml_program *gives, *keeps;
+    int least; /* so many that are left take less time at once than by fewer */
+    dml_program *gives, *keeps, *gives_all;
 } dml__pace;
+
+enum { DML__ONE, DML__FEW, DML__CHUNK, DML__PACES };
 
 struct dml_decoder {
     dml__owned owned; /* first: the context destroys through it */
@@ -35,22 +38,24 @@ struct dml_decoder {
     dml_buffer *kept;
     dml__weights_q8 q8; /* none: the programs read the graph's parameters */
     bool q8_taken;
-    dml__pace one, chunk;  /* of a position; of several. Without programs: not there */
-    int batch, positions;  /* texts; positions of each at most */
-    int32_t *place;        /* (batch): how many positions each text has had */
-    size_t position_bytes; /* of a text's input */
+    dml__pace pace[DML__PACES]; /* without programs: not there */
+    dml_dtype dtype;
+    int batch, positions, chunk; /* texts; positions of each at most, and at once */
+    int32_t *place;              /* (batch): how many positions each text has had */
+    size_t position_bytes;       /* of a text's input */
     /* What a program is given: (batch, chunk) positions and which they are, (batch) rows that are wanted,
        which positions those are, and the rows. */
     char *x, *x_last;
     int32_t *places, *row, *row_place;
+    float *all; /* (batch, chunk, ...) rows of the output; NULL: not asked for yet */
 };
 
 /* Its nodes go, if they are the graph's last; else those that keep something forget where. */
 static void dml__decoder_drop_nodes(dml_decoder *decoder)
 {
-    dml__pace *const paces[] = { &decoder->one, &decoder->chunk };
-    for (int i = 0; i < 2; i++)
-        for (int k = 0; k < paces[i]->net.attentions; k++) dml__attention_forget(paces[i]->net.attention[k]);
+    for (int i = 0; i < DML__PACES; i++)
+        for (int k = 0; k < decoder->pace[i].net.attentions; k++)
+            dml__attention_forget(decoder->pace[i].net.attention[k]);
     if (decoder->graph->last == decoder->last) dml__graph_drop_after(decoder->graph, decoder->before);
 }
 
@@ -58,13 +63,13 @@ static void dml__decoder_release(dml_decoder *decoder)
 {
     dml_context *context = decoder->context;
     dml__memory *memory = &context->memory;
-    dml__pace *const paces[] = { &decoder->one, &decoder->chunk };
-    for (int i = 0; i < 2; i++) {
-        dml_program_destroy(paces[i]->gives);
-        dml_program_destroy(paces[i]->keeps);
+    for (int i = 0; i < DML__PACES; i++) {
+        dml_program_destroy(decoder->pace[i].gives);
+        dml_program_destroy(decoder->pace[i].keeps);
+        dml_program_destroy(decoder->pace[i].gives_all);
     }
     dml__decoder_drop_nodes(decoder);
-    for (int i = 0; i < 2; i++) dml__release(memory, paces[i]->net.attention);
+    for (int i = 0; i < DML__PACES; i++) dml__release(memory, decoder->pace[i].net.attention);
     dml__buffer_destroy(context, decoder->kept);
     dml__weights_q8_release(&decoder->q8, memory);
     dml__release(memory, decoder->place);
@@ -73,6 +78,7 @@ static void dml__decoder_release(dml_decoder *decoder)
     dml__release(memory, decoder->places);
     dml__release(memory, decoder->row);
     dml__release(memory, decoder->row_place);
+    dml__release(memory, decoder->all);
     dml__release(memory, decoder);
 }
 
@@ -131,14 +137,16 @@ static int dml__decoder_number(const dml_graph *graph)
     }
 }
 
-static bool dml__pace_make(dml__pace *pace, const dml__positions *like, int count, dml_dtype dtype)
+static bool dml__pace_make(dml_decoder *decoder, int number, const dml__positions *like, int count, int least)
 {
+    dml__pace *pace = &decoder->pace[number];
     dml_program_options options;
     memset(&options, 0, sizeof options);
     options.batch = like->samples;
-    options.dtype = dtype;
+    options.dtype = decoder->dtype;
     pace->net = *like;
     pace->net.count = count;
+    pace->least = least;
     if (dml__positions_build(&pace->net) != DML_OK) return false;
     pace->gives = dml_compile(pace->net.row, &options);
     if (!pace->gives || !pace->net.attentions) return pace->gives != NULL;
@@ -157,15 +165,13 @@ static int dml__decoder_chunk(const dml__positions *net, int wanted, size_t byte
     return chunk > net->positions ? net->positions : chunk > 1 ? chunk : 1;
 }
 
-/* Weights in 8 bits. What one pace's output needs the other's does, with other rows. */
-static bool dml__decoder_read_q8(dml_decoder *decoder)
+/* Weights in 8 bits. What one pace's output needs the others' do, with more rows. */
+static bool dml__decoder_read_q8(dml_decoder *decoder, int chunk)
 {
-    dml__pace *const paces[] = { &decoder->one, &decoder->chunk };
-    const dml__pace *most = decoder->chunk.gives ? &decoder->chunk : &decoder->one;
-    if (dml__weights_q8_create(&decoder->q8, most->gives) != DML_OK) return false;
-    for (int i = 0; i < 2; i++) {
-        dml__weights_q8_use(paces[i]->gives, &decoder->q8);
-        dml__weights_q8_use(paces[i]->keeps, &decoder->q8);
+    if (dml__weights_q8_create(&decoder->q8, decoder->pace[DML__ONE].gives, chunk) != DML_OK) return false;
+    for (int i = 0; i < DML__PACES; i++) {
+        dml__weights_q8_use(decoder->pace[i].gives, &decoder->q8);
+        dml__weights_q8_use(decoder->pace[i].keeps, &decoder->q8);
     }
     return true;
 }
@@ -177,10 +183,16 @@ static bool dml__decoder_equip(dml_decoder *decoder, dml__positions *net, const 
     size_t bytes;
     if (dml__positions_bytes(net, &bytes) != DML_OK) return false;
     if (bytes && !(decoder->kept = net->kept = dml__buffer_create_zeroed(context, bytes))) return false;
-    const int chunk = dml__decoder_chunk(net, o->chunk, bytes);
-    if (!dml__pace_make(&decoder->one, net, 1, o->dtype)) return false;
-    if (chunk > 1 && !dml__pace_make(&decoder->chunk, net, chunk, o->dtype)) return false;
-    if (o->weights == DML_I8 && !dml__decoder_read_q8(decoder)) return false;
+    const int chunk = decoder->chunk = dml__decoder_chunk(net, o->chunk, bytes);
+    const bool few = chunk > DML__DECODER_FEW;
+    /* (Of a GPT-2 and a net of 3 x 128 a fifth to two fifths, with weights in 8 bits a third to three
+     * fifths.) */
+    const int part = o->weights == DML_I8 ? chunk * 2 / 5 : chunk / 4;
+    const int least = !few ? 2 : part > DML__DECODER_FEW ? part : DML__DECODER_FEW + 1;
+    if (!dml__pace_make(decoder, DML__ONE, net, 1, 1)) return false;
+    if (few && !dml__pace_make(decoder, DML__FEW, net, DML__DECODER_FEW, 3)) return false;
+    if (chunk > 1 && !dml__pace_make(decoder, DML__CHUNK, net, chunk, least)) return false;
+    if (o->weights == DML_I8 && !dml__decoder_read_q8(decoder, chunk)) return false;
     dml__memory *memory = &context->memory;
     const size_t texts = (size_t)decoder->batch, rows = texts * (size_t)chunk;
     decoder->place = (int32_t *)dml__allocate_array(memory, texts, sizeof(int32_t));
@@ -220,6 +232,7 @@ DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input, const
     decoder->context = context;
     decoder->graph = output->graph;
     decoder->before = decoder->last = output->graph->last;
+    decoder->dtype = o.dtype;
     decoder->batch = o.batch;
     decoder->positions = net.positions;
     decoder->position_bytes =
@@ -236,6 +249,15 @@ DML_API dml_decoder *dml_decoder_create(dml_node *output, dml_node *input, const
 }
 
 /* ---- fed ---- */
+
+/* A call's arguments. */
+typedef struct dml__feed {
+    const char *call;
+    int rows, count;
+    const char *x; /* (rows, count, ...) */
+    float *y;      /* NULL; (rows, ...): of the last positions; */
+    bool all;      /* or (rows, count, ...): of all of them */
+} dml__feed;
 
 /* Of each text `now` positions from `first` on, side by side, and zeros; and the last of them. */
 static void dml__decoder_gather(const dml_decoder *decoder, const dml__pace *pace, int rows, const char *x,
@@ -284,86 +306,151 @@ static int dml__decoder_furthest(const dml_decoder *decoder, int rows)
     return most;
 }
 
-/* As many of the positions from `first` on as go at once; how many those are. */
-static dml_status dml__decoder_step(dml_decoder *decoder, int rows, const char *x, int count, int first,
-                                    float *last, int *now)
+/* The one that is the quickest for so many positions that are left, and has room. */
+static const dml__pace *dml__decoder_pace(const dml_decoder *decoder, int rows, int left)
 {
-    const int left = count - first, chunk = decoder->chunk.gives ? decoder->chunk.net.count : 0;
-    const bool several = left > chunk / DML__DECODER_PART && left > 1 && chunk &&
-                         chunk <= decoder->positions - dml__decoder_furthest(decoder, rows);
-    const dml__pace *pace = several ? &decoder->chunk : &decoder->one;
-    *now = several && left > chunk ? chunk : several ? left : 1;
-    const bool gives = last && *now == left;
-    if (!gives && !pace->keeps) return DML_OK;
-    dml__decoder_gather(decoder, pace, rows, x, count, first, *now);
-    return dml__decoder_run(decoder, pace, gives ? pace->gives : pace->keeps, rows, *now,
-                            gives ? last : NULL);
+    const int room = decoder->positions - dml__decoder_furthest(decoder, rows);
+    int number = DML__CHUNK;
+    for (; number > DML__ONE; number--) {
+        const dml__pace *pace = &decoder->pace[number];
+        if (pace->gives && left >= pace->least && pace->net.count <= room) break;
+    }
+    return &decoder->pace[number];
+}
+
+/* Of each text the rows of `now` positions that went by the pace, to their places among `count`. */
+static void dml__decoder_scatter(const dml_decoder *decoder, const dml__pace *pace, int rows, int count,
+                                 int first, int now, float *all)
+{
+    const size_t each = dml_shape_count(&pace->net.row->shape);
+    for (size_t row = 0; row < (size_t)rows; row++)
+        memcpy(all + (row * (size_t)count + (size_t)first) * each,
+               decoder->all + row * (size_t)pace->net.count * each, (size_t)now * each * sizeof *all);
+}
+
+/* As many of the positions from `first` on as go at once; how many those are. */
+static dml_status dml__decoder_step(dml_decoder *decoder, const dml__feed *feed, int first, int *now)
+{
+    const int left = feed->count - first;
+    const dml__pace *pace = dml__decoder_pace(decoder, feed->rows, left);
+    const int most = pace->net.count;
+    *now = left < most ? left : most;
+    const bool gives = feed->y && *now == left;
+    if (!feed->all && !gives && !pace->keeps) return DML_OK;
+    dml__decoder_gather(decoder, pace, feed->rows, feed->x, feed->count, first, *now);
+    if (!feed->all)
+        return dml__decoder_run(decoder, pace, gives ? pace->gives : pace->keeps, feed->rows, *now,
+                                gives ? feed->y : NULL);
+    const dml_status status = dml__decoder_run(decoder, pace, most > 1 ? pace->gives_all : pace->gives,
+                                               feed->rows, *now, decoder->all);
+    if (status == DML_OK) dml__decoder_scatter(decoder, pace, feed->rows, feed->count, first, *now, feed->y);
+    return status;
 }
 
 /* What the net indexes with, of all positions before any goes: some programs leave a part of the net out. */
-static dml_status dml__decoder_check_indices(const dml_decoder *decoder, int rows, const int32_t *x,
-                                             int count)
+static dml_status dml__decoder_check_indices(const dml_decoder *decoder, const dml__feed *feed)
 {
-    const dml__positions *net = &decoder->one.net;
-    const dml_program *program = decoder->one.gives;
+    const int32_t *x = (const int32_t *)(const void *)feed->x;
+    const int rows = feed->rows, count = feed->count;
+    const dml__positions *net = &decoder->pace[DML__ONE].net;
+    const dml_program *program = decoder->pace[DML__ONE].gives;
     const int slot_at = program->slot_of_node[net->given[DML__POSITIONS_INPUT]->index];
     const dml__slot *slot = slot_at < 0 ? NULL : &program->slot[slot_at];
     const size_t each = decoder->position_bytes / sizeof *x;
     for (size_t i = 0; slot && slot->limit && i < (size_t)rows * (size_t)count * each; i++)
         if ((x[i] < slot->lowest || x[i] >= slot->limit) && x[i] != slot->ignored)
-            return dml__fail(
-                &decoder->context->error, DML_ERROR_ARGUMENT,
-                "dml_decoder_feed: position %d of text %d is %d; of '%s' they must be in %d .. %d",
-                (int)(i / each) % count, (int)(i / each) / count, (int)x[i], net->input->name, slot->lowest,
-                slot->limit - 1);
+            return dml__fail(&decoder->context->error, DML_ERROR_ARGUMENT,
+                             "%s: position %d of text %d is %d; of '%s' they must be in %d .. %d", feed->call,
+                             (int)(i / each) % count, (int)(i / each) / count, (int)x[i], net->input->name,
+                             slot->lowest, slot->limit - 1);
     return DML_OK;
 }
 
-static dml_status dml__decoder_check_feed(const dml_decoder *decoder, int rows, const void *x, int count)
+static dml_status dml__decoder_check_feed(const dml_decoder *decoder, const dml__feed *feed)
 {
     dml__error *error = &decoder->context->error;
+    const int furthest =
+        dml__decoder_furthest(decoder, feed->rows < decoder->batch ? feed->rows : decoder->batch);
     if (error->status != DML_OK) return error->status;
-    if (!x) return dml__fail_null(error, "dml_decoder_feed", "positions");
-    if (rows < 1 || rows > decoder->batch)
-        return dml__fail(error, DML_ERROR_ARGUMENT, "dml_decoder_feed: %d texts given; it takes 1 to %d",
-                         rows, decoder->batch);
-    if (count < 1)
-        return dml__fail(error, DML_ERROR_ARGUMENT,
-                         "dml_decoder_feed: %d positions given; it takes 1 or more", count);
-    const int furthest = dml__decoder_furthest(decoder, rows);
-    if (count > decoder->positions - furthest)
+    if (!feed->x) return dml__fail_null(error, feed->call, "positions");
+    if (feed->all && !feed->y) return dml__fail_null(error, feed->call, "rows to write");
+    if (feed->rows < 1 || feed->rows > decoder->batch)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "%s: %d texts given; it takes 1 to %d", feed->call,
+                         feed->rows, decoder->batch);
+    if (feed->count < 1)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "%s: %d positions given; it takes 1 or more", feed->call,
+                         feed->count);
+    if (feed->count > decoder->positions - furthest)
         return dml__fail(error, DML_ERROR_STATE,
-                         "dml_decoder_feed: %d positions given behind %d, but the net has %d in all: after "
+                         "%s: %d positions given behind %d, but the net has %d in all: after "
                          "dml_clear_error, dml_decoder_rewind makes room",
-                         count, furthest, decoder->positions);
-    if (decoder->one.net.input->dtype != DML_I32) return DML_OK;
-    return dml__decoder_check_indices(decoder, rows, (const int32_t *)x, count);
+                         feed->call, feed->count, furthest, decoder->positions);
+    if (decoder->pace[DML__ONE].net.input->dtype != DML_I32) return DML_OK;
+    return dml__decoder_check_indices(decoder, feed);
 }
 
-static dml_status dml__decoder_feed_all(dml_decoder *decoder, int rows, const char *x, int count, float *last)
+/* What gives all rows is there from the first time on that they are asked for. It is newer than the decoder,
+   which the context is to destroy before it. */
+static dml_status dml__decoder_equip_all(dml_decoder *decoder)
 {
-    dml_status status = dml__decoder_check_feed(decoder, rows, x, count);
+    dml_context *context = decoder->context;
+    dml_program_options options;
+    memset(&options, 0, sizeof options);
+    options.batch = decoder->batch;
+    options.dtype = decoder->dtype;
+    for (int i = DML__FEW; i < DML__PACES; i++) {
+        dml__pace *pace = &decoder->pace[i];
+        if (!pace->gives || pace->gives_all) continue;
+        if (!(pace->gives_all = dml_compile(pace->net.rows, &options))) return context->error.status;
+        if (decoder->q8.count) dml__weights_q8_use(pace->gives_all, &decoder->q8);
+        dml__disown(context, &decoder->owned);
+        dml__own(context, &decoder->owned, dml__decoder_destroy_owned);
+    }
+    const size_t each = dml_shape_count(&decoder->pace[DML__ONE].net.row->shape) * sizeof *decoder->all;
+    const size_t rows = (size_t)decoder->batch * (size_t)decoder->chunk;
+    if (!decoder->all) decoder->all = (float *)dml__allocate_array(&context->memory, rows, each);
+    if (decoder->all) return DML_OK;
+    return dml__fail(&context->error, DML_ERROR_MEMORY, "decoder: no memory left for %zu rows of %zu bytes",
+                     rows, each);
+}
+
+static dml_status dml__decoder_go(dml_decoder *decoder, const dml__feed *feed)
+{
+    const int rows = feed->rows, count = feed->count;
+    dml_status status = dml__decoder_check_feed(decoder, feed);
     int done = 0;
+    if (status == DML_OK && feed->all) status = dml__decoder_equip_all(decoder);
     if (status == DML_OK && decoder->q8.count && !decoder->q8_taken) {
         dml__weights_q8_take(&decoder->q8, decoder->graph);
         decoder->q8_taken = true;
     }
     for (int now; done < count && status == DML_OK; done += status == DML_OK ? now : 0) {
-        status = dml__decoder_step(decoder, rows, x, count, done, last, &now);
+        status = dml__decoder_step(decoder, feed, done, &now);
         for (int row = 0; row < rows && status == DML_OK; row++) decoder->place[row] += now;
     }
-    for (int row = 0; row < rows && status != DML_OK; row++) decoder->place[row] -= done;
+    for (int row = 0; row < rows && status != DML_OK && done; row++) decoder->place[row] -= done;
+    return status;
+}
+
+static dml_status dml__decoder_enter(dml_decoder *decoder, const dml__feed *feed)
+{
+    const dml__entry entry = dml__enter(decoder->context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__decoder_go(decoder, feed);
+    dml__leave(decoder->context, entry);
     return status;
 }
 
 DML_API dml_status dml_decoder_feed(dml_decoder *decoder, int rows, const void *x, int count, float *last)
 {
-    if (!decoder) return DML_ERROR_ARGUMENT;
-    const dml__entry entry = dml__enter(decoder->context);
-    if (entry == DML__REFUSED) return DML_ERROR_STATE;
-    const dml_status status = dml__decoder_feed_all(decoder, rows, (const char *)x, count, last);
-    dml__leave(decoder->context, entry);
-    return status;
+    const dml__feed feed = { "dml_decoder_feed", rows, count, (const char *)x, last, false };
+    return decoder ? dml__decoder_enter(decoder, &feed) : DML_ERROR_ARGUMENT;
+}
+
+DML_API dml_status dml_decoder_feed_rows(dml_decoder *decoder, int rows, const void *x, int count, float *all)
+{
+    const dml__feed feed = { "dml_decoder_feed_rows", rows, count, (const char *)x, all, true };
+    return decoder ? dml__decoder_enter(decoder, &feed) : DML_ERROR_ARGUMENT;
 }
 
 DML_API void dml_decoder_take_weights(dml_decoder *decoder)
@@ -418,8 +505,9 @@ DML_API dml_status dml_decoder_copy(dml_decoder *decoder, int from, int to)
     dml__entry entry;
     if (!dml__begin_transfer(decoder->context, &entry)) return DML_ERROR_STATE;
     dml_status status = dml__decoder_check_texts(decoder, "dml_decoder_copy", from, to);
-    for (int i = 0; i < decoder->one.net.attentions && from != to && status == DML_OK; i++)
-        status = dml__attention_copy(decoder->one.net.attention[i], from, to);
+    const dml__positions *net = &decoder->pace[DML__ONE].net;
+    for (int i = 0; i < net->attentions && from != to && status == DML_OK; i++)
+        status = dml__attention_copy(net->attention[i], from, to, decoder->place[from]);
     if (status == DML_OK) decoder->place[to] = decoder->place[from];
     dml__leave(decoder->context, entry);
     return status;

@@ -8,7 +8,8 @@
 
 typedef struct dml_decoder_options {
     int batch; /* texts side by side at most; 0: 1 */
-    int chunk; /* positions that go through at once while a prompt is read; 0: a quarter of T, 128 at most */
+    int chunk; /* positions that go through at once while a prompt is read; 0: a quarter of T, 128 at most. Of
+                  fewer than that eight do. */
     dml_dtype dtype; /* as of dml_program_options: what products may round their factors to */
     /* DML_F32 (0): parameters are read where they are. DML_I8: those that are multiplied with rows of 64
        elements or more are copied to 8 bits with a scale for each 64 (kernels/q8.h): the weights of dense
@@ -65,6 +66,13 @@ DML_API void dml_decoder_destroy(dml_decoder *decoder);
    range. DML_ERROR_STATE: for more positions than T in all. After another failure the texts are what they
    were. As with any call of a context, an error stays until dml_clear_error. */
 DML_API dml_status dml_decoder_feed(dml_decoder *decoder, int rows, const void *x, int count, float *last);
+
+/* The same, and all (rows, count, ...) becomes the output's row at each of them: what the net makes of a text
+   that is there, or which of the words that a smaller net guessed it would have written. The first time it
+   compiles what gives them all, and takes memory for batch x chunk rows. A row is what dml_decoder_feed gives
+   behind the same positions, up to rounding. `all` may not be x. DML_ERROR_ARGUMENT also where it is NULL. */
+DML_API dml_status dml_decoder_feed_rows(dml_decoder *decoder, int rows, const void *x, int count,
+                                         float *all);
 
 /* Copies of weights in 8 bits are made anew of the graph's parameters at the next call, after these were
    trained, loaded or written: until then products go on with the old ones, beside new biases and tables. */

@@ -62,7 +62,7 @@ static dml_status dml__weights_q8_lay_out(dml__weights_q8 *weights, dml_context 
                      "decoder: no memory left for %zu bytes of weights in 8 bits", bytes);
 }
 
-DML__LOCAL dml_status dml__weights_q8_create(dml__weights_q8 *weights, const dml_program *program)
+DML__LOCAL dml_status dml__weights_q8_create(dml__weights_q8 *weights, const dml_program *program, int times)
 {
     dml_context *context = program->graph->context;
     dml__q8_parameter matrix;
@@ -74,7 +74,8 @@ DML__LOCAL dml_status dml__weights_q8_create(dml__weights_q8 *weights, const dml
         const dml_node *node = program->slot[i].node;
         if (!dml__weights_q8_of(node, &matrix)) continue;
         if (!dml__weights_q8_has(weights, &matrix)) weights->matrix[weights->count++] = matrix;
-        const size_t own = dml_shape_count(&node->shape) / (size_t)matrix.n * (size_t)program->batch;
+        const size_t own =
+            dml_shape_count(&node->shape) / (size_t)matrix.n * (size_t)program->batch * (size_t)times;
         if (own > rows) rows = own;
     }
     if (weights->matrix)

@@ -13,9 +13,9 @@ typedef struct dml__weights_q8 {
 } dml__weights_q8;
 
 /* Makes room for the matrices of parameters that the program's dense layers, and products with one, multiply
-   rows of DML_Q8_BLOCK elements or more with, and scratch for products of as many rows as its batch has. They
-   are what they should be when they have been taken. */
-DML__LOCAL dml_status dml__weights_q8_create(dml__weights_q8 *weights, const dml_program *program);
+   rows of DML_Q8_BLOCK elements or more with, and scratch for products of `times` the rows that its batch
+   has. They are what they should be when they have been taken. */
+DML__LOCAL dml_status dml__weights_q8_create(dml__weights_q8 *weights, const dml_program *program, int times);
 DML__LOCAL void dml__weights_q8_release(dml__weights_q8 *weights, dml__memory *memory);
 
 /* As the graph's parameters are now. */

@@ -178,6 +178,10 @@ DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored)
         status = dml__fail(&mirrored->context->error, DML_ERROR_STATE,
                            "an update while the gradient waits for more: the last backward before it comes "
                            "without DML_MORE");
+    } else if (mirrored->replica[0].trainer->spoiled) { /* and so are the others */
+        status = dml__fail(
+            &mirrored->context->error, DML_ERROR_STATE,
+            "an update, but there is no gradient: no backward pass was made, or the last one failed");
     } else {
         mirrored->sends_gradient = mirrored->holds && !mirrored->replica[0].place.central;
         status = dml__order_all(mirrored, DML__ORDER_UPDATE);

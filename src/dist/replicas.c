@@ -162,9 +162,9 @@ static uint32_t dml__mark_trained(const dml_program *program)
 {
     uint32_t mark = 0;
     for (const dml_node *p = dml_graph_first(program->graph); p; p = dml_node_next(p)) {
-        const double how[5] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
-                                (double)p->decay_scale, p->sparse ? 1.0 : 0.0 };
-        if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_numbers(mark, how, 5);
+        const double how[4] = { p->frozen ? 1.0 : 0.0, (double)p->lr_scale, (double)p->decay_scale,
+                                p->sparse ? 1.0 : 0.0 };
+        if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_numbers(mark, how, 4);
     }
     return mark;
 }
@@ -178,16 +178,16 @@ static uint32_t dml__mark_part(const dml_program *program)
     return dml__mark_numbers(0, part, 4);
 }
 
-/* By their parameters, whose places all ranks have alike. */
+/* By their parameters' names, which all ranks have alike. */
 static uint32_t dml__mark_over_ranks(const dml_program *program)
 {
     uint32_t mark = 0;
     for (int s = 0; s < program->slots; s++) {
         const dml_node *node = program->slot[s].node;
         for (int i = 0; node->over_ranks && i < node->inputs; i++) {
-            const double place = (double)node->input[i]->offset;
+            const char *name = node->input[i]->name;
             if (strcmp(dml_node_op(node->input[i]), "parameter") == 0)
-                mark = dml__mark_numbers(mark, &place, 1);
+                mark = dml__crc32c(mark, name, strlen(name) + 1);
         }
     }
     return mark;

@@ -154,9 +154,11 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
     s.portion = options->portion;
     s.user = options->user;
     s.workers = cluster->workers;
-    s.portions = options->portions ? options->portions : 4 * cluster->workers;
     s.n = dml_trainer_count(trainer, DML_GRADIENTS);
     dml_status status = dml_comm_status(comm);
+    if (status == DML_OK && cluster->status != DML_OK)
+        status = dml__ps_fail(comm, cluster->status, "%s", cluster->error);
+    if (status == DML_OK) s.portions = options->portions ? options->portions : 4 * cluster->workers;
     if (status == DML_OK &&
         (!dml__lbfgs_complete(&lbfgs) || !s.portion || s.portions < 1 || s.portions > DML__SB_MOST_PORTIONS))
         status = dml__ps_fail(comm, DML_ERROR_ARGUMENT,

@@ -218,7 +218,10 @@ static dml_status dml__graph_matches_file(const dml_graph *graph, const dml__saf
         status = dml__file_has(file, path, p->name, &p->shape, &found, error);
     }
     if (any || status != DML_OK) return status;
-    const char *name = dml__safetensors_count(file) ? dml__safetensors_at(file, 0)->name : "";
+    if (!dml__safetensors_count(file))
+        return dml__fail(error, DML_ERROR_FORMAT,
+                         "\"%s\" has no tensors at all, and so none of this model's parameters", path);
+    const char *name = dml__safetensors_at(file, 0)->name;
     return dml__fail(
         error, DML_ERROR_FORMAT,
         "\"%s\" has none of this model's parameters by name and shape: its first tensor is '%s', "

@@ -23,7 +23,9 @@ DML_API dml_node *dml_not_equal(dml_node *a, dml_node *b);
 DML_API dml_node *dml_less(dml_node *a, dml_node *b);       /* a < b */
 DML_API dml_node *dml_less_equal(dml_node *a, dml_node *b); /* a <= b */
 
-/* Where the condition is not 0 an element of a, else of b. */
+/* Where the condition is not 0 an element of a, else of b. What isn't chosen gets a gradient of 0, and 0
+   times a NaN or an infinity is a NaN: of numbers that are missing the raw ones are replaced, before anything
+   is made of them. */
 DML_API dml_node *dml_where(dml_node *condition, dml_node *a, dml_node *b);
 
 /* (d0, d1, ...) as (d0 d1 ...): no data moves. */

@@ -52,9 +52,9 @@ DML__LOCAL dml_node *dml__attention_keeping(const dml_node *like, dml_node *cons
                                             dml_ref kept, int positions);
 DML__LOCAL const dml__op *dml__attention_kept_op(void);
 
-/* What it keeps is gone: it runs no more. Or sample `from` is copied to sample `to`. */
+/* What it keeps is gone: it runs no more. Or sample `to` becomes the first positions of sample `from`. */
 DML__LOCAL void dml__attention_forget(dml_node *node);
-DML__LOCAL dml_status dml__attention_copy(const dml_node *node, int from, int to);
+DML__LOCAL dml_status dml__attention_copy(const dml_node *node, int from, int to, int positions);
 
 /* Bytes that it keeps, for so many samples. */
 DML__LOCAL size_t dml__attention_kept_bytes(const dml_node *like, int samples, int positions);

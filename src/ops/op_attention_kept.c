@@ -128,15 +128,25 @@ DML__LOCAL void dml__attention_forget(dml_node *node)
     ((dml__attention_kept *)node->attributes)->kept.buffer = NULL;
 }
 
-DML__LOCAL dml_status dml__attention_copy(const dml_node *node, int from, int to)
+/* Of each head the keys and the values lie in a row, as far as there are some. In a device's memory copies
+   take their time, and so all goes at once. */
+DML__LOCAL dml_status dml__attention_copy(const dml_node *node, int from, int to, int positions)
 {
     const dml_attention_shape s = dml__attention_kept_shape(node, 1);
-    const size_t bytes = s.kv_heads * s.kv_head_step * sizeof(float);
+    const size_t all = s.kv_heads * s.kv_head_step * sizeof(float);
     dml_device *device = &dml__node_context(node)->device;
+    const size_t pieces = device->host_memory ? 2 * s.kv_heads : 1, step = all / pieces;
+    const size_t bytes = device->host_memory ? (size_t)positions * s.width * sizeof(float) : all;
     dml_ref source = dml__attention_kept_of(node)->kept, target = source;
-    source.offset += (size_t)from * bytes;
-    target.offset += (size_t)to * bytes;
-    return device->backend->copy(device, target, source, bytes);
+    source.offset += (size_t)from * all;
+    target.offset += (size_t)to * all;
+    dml_status status = DML_OK;
+    for (size_t i = 0; i < pieces && status == DML_OK && bytes; i++) {
+        status = device->backend->copy(device, target, source, bytes);
+        source.offset += step;
+        target.offset += step;
+    }
+    return status;
 }
 
 DML__LOCAL dml_node *dml__attention_keeping(const dml_node *like, dml_node *const *input, dml_node *past,

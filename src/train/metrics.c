@@ -165,9 +165,10 @@ static dml_status dml__check_metric_labels(const dml_metric *metric, int rows, c
     for (int i = 0; i < rows; i++)
         if ((labels[i] < 0 || labels[i] >= metric->classes) && !dml__skipped(metric, labels[i]))
             return dml__fail(&metric->context->error, DML_ERROR_ARGUMENT,
-                             "a metric of %s: the label of row %d of %d is %d, it must be in 0 .. %d",
+                             "a metric of %s: the label of row %d of %d is %d, it must be in 0 .. %d%s",
                              dml__metric_name(metric->options.kind), i, rows, (int)labels[i],
-                             metric->classes - 1);
+                             metric->classes - 1,
+                             metric->options.skip_negative ? ", or below 0 to be left out" : "");
     return DML_OK;
 }
 

@@ -2,6 +2,7 @@
    leaf is missing or there twice. */
 #include "ranks.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -185,7 +186,7 @@ static void several_at_once(void)
 
 /* ---- what goes wrong ---- */
 
-enum { MISSING, TWICE, TOTALS, NONE, NO_OWNERS, OVERLAP, UNALIGNED, ODD_OWNERS, FAULTS };
+enum { MISSING, TWICE, TOTALS, NONE, TOO_MANY, NO_OWNERS, OVERLAP, UNALIGNED, ODD_OWNERS, FAULTS };
 
 static void wrong_body(test_rank *me)
 {
@@ -201,6 +202,7 @@ static void wrong_body(test_rank *me)
     if (fault == TWICE && me->rank == 2) leaves[1] = &data[2];
     if (fault == TOTALS && me->rank == 1) total = 3;
     if (fault == NONE) total = 0;
+    if (fault == TOO_MANY) total = (size_t)INT_MAX + 1;
     if (fault == OVERLAP) out = &data[2 * me->rank + 1];
     if (fault == UNALIGNED) out = (char *)out + 2;
     if (fault == NO_OWNERS) given = NULL;
@@ -216,6 +218,7 @@ static void faults_are_told(void)
         "leaf 1 was given by rank 1 and by rank 2: each of the leaves has to be at one rank",
         "called all_reduce_leaves(f32, 2, sum, leaves 3)",
         "there must be 1 leaf or more",
+        "there can be 2^31 - 1 leaves at most, and these are more",
         "NULL for its leaves or owners",
         "its output overlaps a leaf that it isn't",
         "must begin at a multiple of the element's size",

@@ -24,6 +24,7 @@
 
 #include "../graph/backends.h"
 
+#include <limits.h>
 #include <math.h>
 
 enum { LETTERS = 13, HEADS = 4, WIDTH = 6, CHANNELS = HEADS * WIDTH, TEXTS = 3 };
@@ -147,6 +148,30 @@ static void texts_destroy(texts *t)
 }
 
 /* The next `count` positions of `rows` texts, as dml_decoder_feed takes them, and the last of their rows. */
+static void check_row(const texts *t, int text, int position, const float *row)
+{
+    for (int c = 0; c < LETTERS; c++) {
+        const float want = t->want[(text * t->length + position) * LETTERS + c];
+        CHECK_MESSAGE(fabsf(row[c] - want) <= 2e-5f * (1 + fabsf(want)),
+                      "text %d, position %d, letter %d: %g, the whole net has %g", text, position, c,
+                      (double)row[c], (double)want);
+    }
+}
+
+/* The rows of all positions; the last ones are what dml_decoder_feed gives. */
+static dml_status feed_rows(dml_decoder *d, const texts *t, int rows, const void *x, int count, float *last)
+{
+    float *all = (float *)malloc((size_t)rows * (size_t)count * LETTERS * sizeof *all);
+    const dml_status status = dml_decoder_feed_rows(d, rows, x, count, all);
+    for (int r = 0; r < rows && status == DML_OK; r++) {
+        for (int i = 0; i < count; i++)
+            check_row(t, r, dml_decoder_place(d, r) - count + i, all + (r * count + i) * LETTERS);
+        memcpy(last + r * LETTERS, all + (r * count + count - 1) * LETTERS, LETTERS * sizeof *last);
+    }
+    free(all);
+    return status;
+}
+
 static dml_status feed(dml_decoder *d, const texts *t, int rows, int count, float *last)
 {
     const size_t each = t->letters ? sizeof(int32_t) : 3 * sizeof(float);
@@ -155,20 +180,16 @@ static dml_status feed(dml_decoder *d, const texts *t, int rows, int count, floa
     for (int r = 0; r < rows; r++)
         memcpy(x + (size_t)(r * count) * each,
                from + (size_t)(r * t->length + dml_decoder_place(d, r)) * each, (size_t)count * each);
-    const dml_status status = dml_decoder_feed(d, rows, x, count, last);
+    const bool all = last && any(3) == 0;
+    const dml_status status =
+        all ? feed_rows(d, t, rows, x, count, last) : dml_decoder_feed(d, rows, x, count, last);
     free(x);
     return status;
 }
 
 static void check_rows(const dml_decoder *d, const texts *t, int rows, const float *last)
 {
-    for (int r = 0; r < rows; r++)
-        for (int c = 0; c < LETTERS; c++) {
-            const float want = t->want[(r * t->length + dml_decoder_place(d, r) - 1) * LETTERS + c];
-            CHECK_MESSAGE(fabsf(last[r * LETTERS + c] - want) <= 2e-5f * (1 + fabsf(want)),
-                          "text %d, position %d, letter %d: %g, the whole net has %g", r,
-                          dml_decoder_place(d, r) - 1, c, (double)last[r * LETTERS + c], (double)want);
-        }
+    for (int r = 0; r < rows; r++) check_row(t, r, dml_decoder_place(d, r) - 1, last + r * LETTERS);
 }
 
 static int furthest(const dml_decoder *d, int rows)
@@ -338,12 +359,16 @@ static void wrong_calls(void)
     float last[2 * LETTERS];
     check_feed(context, dml_decoder_feed(d, 3, x, 1, last), DML_ERROR_ARGUMENT,
                "3 texts given; it takes 1 to 2");
+    check_feed(context, dml_decoder_feed(d, INT_MAX, x, 1, last), DML_ERROR_ARGUMENT,
+               "2147483647 texts given");
     check_feed(context, dml_decoder_feed(d, 0, x, 1, last), DML_ERROR_ARGUMENT, "0 texts given");
     check_feed(context, dml_decoder_feed(d, 1, x, 0, last), DML_ERROR_ARGUMENT, "0 positions given");
     check_feed(context, dml_decoder_feed(d, 1, NULL, 1, last), DML_ERROR_ARGUMENT, "no positions (NULL)");
     check_feed(context, dml_decoder_feed(d, 1, x, 7, last), DML_ERROR_STATE, "7 positions given behind 0");
     check_feed(context, dml_decoder_rewind(d, 0, 1), DML_ERROR_ARGUMENT,
                "place 1 asked for; it must be in 0 .. 0");
+    check_feed(context, dml_decoder_feed_rows(d, 1, x, 1, NULL), DML_ERROR_ARGUMENT,
+               "dml_decoder_feed_rows was given no rows to write (NULL)");
     CHECK_INT(dml_decoder_feed(d, 1, x, 2, NULL), DML_OK);
     check_feed(context, dml_decoder_feed(d, 2, wrong, 2, last), DML_ERROR_ARGUMENT,
                "position 1 of text 1 is 13; of 'x' they must be in 0 .. 12");
@@ -361,6 +386,7 @@ static void wrong_calls(void)
     CHECK_INT(dml_decoder_feed(d, 1, x, 4, last), DML_OK);
     CHECK_INT(dml_decoder_place(d, 0), 6);
     CHECK_INT(dml_decoder_feed(NULL, 1, x, 1, last), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_decoder_feed_rows(NULL, 1, x, 1, last), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_decoder_rewind(NULL, 0, 0), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_decoder_copy(NULL, 0, 0), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_decoder_place(NULL, 0), 0);
@@ -473,6 +499,20 @@ static void release_some(void *user, void *memory)
     free(memory);
 }
 
+static void no_memory_for_rows(dml_context *context, dml_decoder *d)
+{
+    const int32_t x[5] = { 0 };
+    float all[5 * LETTERS];
+    for (int32_t calls = 0; dml_decoder_place(d, 0) == 0 && calls < 2000; calls++) {
+        calls_left = calls;
+        const dml_status status = dml_decoder_feed_rows(d, 1, x, 5, all);
+        calls_left = INT32_MAX;
+        CHECK(status == (dml_decoder_place(d, 0) ? DML_OK : DML_ERROR_MEMORY));
+        dml_clear_error(context);
+    }
+    CHECK_INT(dml_decoder_place(d, 0), 5);
+}
+
 static void no_memory(void)
 {
     bool done = false;
@@ -490,6 +530,7 @@ static void no_memory(void)
         calls_left = INT32_MAX;
         done = d != NULL;
         CHECK(done || (g->last == last && dml_status_of(context) == DML_ERROR_MEMORY));
+        if (d) no_memory_for_rows(context, d);
         dml_decoder_destroy(d);
         CHECK(g->last == last);
         dml_close(context);

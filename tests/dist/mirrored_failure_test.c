@@ -66,6 +66,9 @@ static void refused_steps_can_be_tried_again(void)
                      { 23, 2, 22,
                        "sample 6 of the batch is 9, it must be in 0 .. 2; the first of these "
                        "samples is number 16" } };
+    CHECK_INT(dml_mirrored_update(s.m), DML_ERROR_STATE); /* as after a backward pass that was refused */
+    CHECK_CONTAINS(dml_error(s.context), "an update, but there is no gradient");
+    dml_clear_error(s.context);
     for (int i = 0; i < 5; i++) {
         int32_t t[24] = { 0 };
         if (refusals[i].bad_label >= 0) t[refusals[i].bad_label] = 9;

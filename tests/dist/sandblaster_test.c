@@ -10,6 +10,7 @@
 #include "ops/op_dense.h"
 #include "ops/op_loss.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -18,7 +19,7 @@ enum { IN = 6, CLASSES = 3, COUNT = IN * CLASSES + CLASSES, SAMPLES = 120, BATCH
 
 /* What the ranks of a job do, and what becomes of them; death tests have it in shared memory. */
 typedef struct plan {
-    int workers, servers;
+    int workers, servers, claimed_workers;            /* 0: as many as there are */
     dml_sandblaster_options options[MOST];            /* the workers' */
     bool not_finite;                                  /* the loss at the first parameters */
     enum { NOBODY_IS_SLOW, SLOW, SLOW_IN_TURN } slow; /* who computes some portion first */
@@ -211,7 +212,8 @@ static void work(plan *p, int me, dml_comm *comm, const dml_cluster *cluster)
 
 static void take_part(plan *p, int rank, dml_comm *comm)
 {
-    const dml_cluster cluster = dml_cluster_of(rank, p->workers, p->servers);
+    const int workers = p->claimed_workers ? p->claimed_workers : p->workers;
+    const dml_cluster cluster = dml_cluster_of(rank, workers, p->servers);
     if (dml_cluster_is_server(&cluster))
         p->status[rank] = (int)dml_ps_serve(comm, &cluster, NULL, &p->reports[rank]);
     else
@@ -527,6 +529,9 @@ static void refused(void)
         check_refused(p, DML_ERROR_ARGUMENT, "Sandblaster with portion");
     }
     plan p = usual(2, 1);
+    p.claimed_workers = INT_MAX;
+    check_refused(p, DML_ERROR_ARGUMENT, "a cluster of 2147483647 workers");
+    p = usual(2, 1);
     p.options[1].lbfgs.history = 3;
     check_refused(p, DML_ERROR_MISMATCH, "with vectors 10, where worker 0 has 24");
     p = usual(3, 1);

@@ -549,6 +549,9 @@ static void matching_bytes(void)
     CHECK_INT(dml_graph_load_matching_memory(n.graph, "image", image, size / 2), DML_ERROR_FORMAT);
     CHECK_CONTAINS(dml_error(n.context), "image");
     dml_clear_error(n.context);
+    CHECK_INT(dml_graph_load_matching_memory(n.graph, "image", "\2\0\0\0\0\0\0\0{}", 10), DML_ERROR_FORMAT);
+    CHECK_CONTAINS(dml_error(n.context), "\"image\" has no tensors at all");
+    dml_clear_error(n.context);
     CHECK_INT(dml_graph_load_matching_memory(n.graph, NULL, NULL, 3), DML_ERROR_ARGUMENT);
     CHECK_CONTAINS(dml_error(n.context), "dml_graph_load_matching_memory");
     CHECK_INT(dml_graph_load_matching_memory(NULL, NULL, image, size), DML_ERROR_ARGUMENT);
