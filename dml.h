@@ -42540,8 +42540,8 @@ static bool dml__decoder_equip(dml_decoder *decoder, dml__positions *net, const 
     if (bytes && !(decoder->kept = net->kept = dml__buffer_create_zeroed(context, bytes))) return false;
     const int chunk = decoder->chunk = dml__decoder_chunk(net, o->chunk, bytes);
     const bool few = chunk > DML__DECODER_FEW;
-    /* (Of a GPT-2 and a net of 3 x 128 a fifth to two fifths, with weights in 8 bits a third to three
-     * fifths.) */
+    /* All of a chunk takes as long as a few at a time from a fifth of it (GPT-2) to two fifths (3 layers of
+       128); with weights in 8 bits from a third to three fifths. */
     const int part = o->weights == DML_I8 ? chunk * 2 / 5 : chunk / 4;
     const int least = !few ? 2 : part > DML__DECODER_FEW ? part : DML__DECODER_FEW + 1;
     if (!dml__pace_make(decoder, DML__ONE, net, 1, 1)) return false;

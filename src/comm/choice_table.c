@@ -106,9 +106,9 @@ typedef struct dml__choice_run {
 
 /* Where more ranks than processors take turns, the model knows by the mean only who is next: what was
    measured of algorithms whose prices differ by less than this was in any order. (Not where links are slow:
-   what those take it knows.) And a tree that reduces waits for ranks that have
-   to have their turn first, which makes up for a quarter more in a price: `direct`, of which only the root
-   waits, takes 0.66 to 0.87 of the time up to 16 KiB between eight over TCP. */
+   what those take it knows.) And a tree that reduces waits for ranks that have to have their turn first,
+   which makes up for a quarter more in a price: `direct`, of which only the root waits, takes 0.66 to 0.87 of
+   the time up to 16 KiB between eight over TCP. */
 #define DML__CHOICE_AS_GOOD 1.12
 #define DML__CHOICE_AS_GOOD_REDUCED 1.25
 

@@ -103,6 +103,8 @@ static dml_node *net(dml_graph *g, int length, bool letters)
     for (unsigned layers = 1 + any(2), i = 0; i < layers; i++) h = block(h, length);
     if (letters && any(3) == 0)
         h = dml_add(h, dml_embedding(dml_graph_find(g, "x"), LETTERS, CHANNELS)); /* of one row */
+    if (any(4) == 0) /* positions that only the row which is wanted has to know */
+        h = dml_add(dml_learned_positions(dml_dense(h, CHANNELS)), dml_rotary(h, HEADS, NULL));
     if (any(3) == 0)
         h = dml_concat((dml_node *[]){ dml_slice(h, 1, 1, CHANNELS), dml_mean(h, dml_shape_of(1), true) }, 2,
                        1);
@@ -516,13 +518,13 @@ static void no_memory_for_rows(dml_context *context, dml_decoder *d)
 static void no_memory(void)
 {
     bool done = false;
-    for (int32_t calls = 0; !done && calls < 2000; calls++) {
+    for (int32_t calls = 0; !done && calls < 3000; calls++) {
         calls_left = INT32_MAX;
         dml_context *context =
             dml_open(&(dml_options){ .threads = 1, .allocator = { allocate_some, release_some, NULL } });
         dml_graph *g = dml_graph_create(context);
         state = 3;
-        dml_node *y = net(g, 12, true), *x = dml_graph_find(g, "x");
+        dml_node *y = net(g, 40, true), *x = dml_graph_find(g, "x");
         dml_program_destroy(dml_compile(y, &(dml_program_options){ .batch = 1 }));
         const dml_node *last = g->last;
         calls_left = calls;
