@@ -114,7 +114,7 @@ check "lines" run lines --bytes 200000 --ring 65536 --seconds 0.001
 check "lines' rows" rows_are_well 4
 check "of whole pieces" grep -q '^name=lines what=written bytes=196608 ring=65536 threads=2 ' "$WORK/rows"
 check "decode" run decode --quick --threads 1 --seconds 0.001 $none
-check "decode's rows" rows_are_well 12
+check "decode's rows" rows_are_well 16
 check "forkjoin" run forkjoin --threads 2 --seconds 0.001 $none
 check "forkjoin's rows" rows_are_well 3
 check "allreduce" run allreduce --ranks 2 --transport tcp --bytes 4096 --seconds 0.001 $none
