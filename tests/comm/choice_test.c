@@ -94,8 +94,8 @@ static void descriptions(void)
     check_description(3, &options, ordered);
 }
 
-/* Over a loopback that is about as fast as memory (not one of a machine that is busy) a rank's part of a round
-   is one, unless another size was asked for. */
+/* Over a loopback that is about as fast as memory (not one of a machine that is busy) a rank's part of a
+   round is one, unless another size was asked for. */
 static void segments_body(test_rank *me)
 {
     const dml__comm_job *job = me->comm->job;
