@@ -104,6 +104,21 @@ enum { TEST_SLOW = 1 };
 enum { TEST_SLOW = TEST_EMULATOR };
 #endif
 
+/* A file that is gone when it is closed. (Windows' tmpfile() writes to the root of a disk, where one may
+ * not.) */
+TEST__UNUSED static FILE *test_file(void)
+{
+#ifdef _WIN32
+    static int files;
+    char path[512];
+    const char *folder = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/file%d", folder ? folder : ".", files++);
+    return fopen(path, "w+bD");
+#else
+    return tmpfile();
+#endif
+}
+
 /* A xorshift generator, so that tests need nothing of what they test. */
 TEST__UNUSED static unsigned test_random(unsigned *state)
 {

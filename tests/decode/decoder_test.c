@@ -306,7 +306,7 @@ static void tables_leave_it_out(void)
     state = 5;
     dml_node *y = net(g, 9, true);
     for (int i = 0; i < 2; i++) {
-        FILE *file = tmpfile();
+        FILE *file = test_file();
         CHECK_INT(dml_graph_print(g, file), DML_OK);
         CHECK_INT(dml_graph_to_dot(g, file), DML_OK);
         const size_t bytes = (size_t)ftell(file);

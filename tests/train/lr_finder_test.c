@@ -233,7 +233,7 @@ static void the_log(void)
     dml_lr_finder *finder =
         dml_lr_finder_begin(t, &(dml_lr_finder_options){ .first = 0.25f, .last = 1, .steps = 3 });
     dml_lr_finder_step(finder, 1.5f), dml_lr_finder_step(finder, 1.5f);
-    FILE *file = tmpfile();
+    FILE *file = test_file();
     if (!file) {
         SKIP("no temporary file can be made");
     } else {

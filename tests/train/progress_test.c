@@ -44,7 +44,7 @@ static char *news(FILE *file)
 
 static void a_bar_tells_all(void)
 {
-    FILE *file = tmpfile();
+    FILE *file = test_file();
     dml_progress progress = begin(file, 80, 100);
     time_now = 102;
     dml_progress_update(&progress, 25, 0.12345, 5000);
@@ -61,7 +61,7 @@ static void a_bar_tells_all(void)
 
 static void it_is_redrawn_ten_times_a_second(void)
 {
-    FILE *file = tmpfile();
+    FILE *file = test_file();
     dml_progress progress = begin(file, 80, 1000);
     int drawn = 0;
     for (int i = 0; i < 1000; i++) {
@@ -76,7 +76,7 @@ static void it_is_redrawn_ten_times_a_second(void)
 /* The speed is that of the last seconds, not of the whole run. */
 static void speed_follows_the_run(void)
 {
-    FILE *file = tmpfile();
+    FILE *file = test_file();
     dml_progress progress = begin(file, 80, 100000);
     int64_t samples = 0;
     for (int i = 1; i <= 300; i++) {
@@ -92,7 +92,7 @@ static void speed_follows_the_run(void)
 
 static void a_shorter_line_wipes_the_longer(void)
 {
-    FILE *file = tmpfile();
+    FILE *file = test_file();
     dml_progress progress = begin(file, 200, 0);
     time_now = 101;
     dml_progress_update(&progress, 1, 123456.789, 1);
@@ -118,7 +118,7 @@ static void a_shorter_line_wipes_the_longer(void)
 static void it_fits_every_width(void)
 {
     for (int width = 1; width < 200; width++) {
-        FILE *file = tmpfile();
+        FILE *file = test_file();
         dml_progress progress = begin(file, width, 100);
         time_now = 1e6;
         dml_progress_update(&progress, 1, -1.234e30, 1234567);
@@ -145,7 +145,7 @@ static void odd_numbers_are_shown_too(void)
         { 1, NAN, 1, 1, "nan" },         { 99, 1, 1, 1e-9, "0:00 left" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        FILE *file = tmpfile();
+        FILE *file = test_file();
         dml_progress progress = begin(file, 100, 100);
         time_now = 100 + cases[i].seconds;
         dml_progress_update(&progress, cases[i].step, cases[i].loss, cases[i].samples);
@@ -156,7 +156,7 @@ static void odd_numbers_are_shown_too(void)
 
 static void a_file_gets_lines_only(void)
 {
-    FILE *file = tmpfile();
+    FILE *file = test_file();
     dml_progress progress;
     unsetenv("DML_TERMINAL");
     dml_progress_begin(&progress, file, NULL);
@@ -175,7 +175,7 @@ static void a_file_gets_lines_only(void)
 /* DML_TERMINAL names descriptors. */
 static void a_launcher_can_pass_a_terminal_on(void)
 {
-    FILE *file = tmpfile();
+    FILE *file = test_file();
     const int descriptor = fileno(file);
     if (descriptor > 9) {
         SKIP("the file's descriptor is %d, above 9", descriptor);
