@@ -332,11 +332,7 @@ $(1).lib_files := $(filter-out $(if $(filter gpu%,$($(1).folders)),,src/gpu/%) $
 $(1).objects = $(if $(filter $(1),$(BY_ROOMS)),$$(patsubst src/%/,$(BUILD)/$(1)/obj/%.o,$$(sort $$(dir $$($(1).lib_files)))),\
     $$($(1).lib_files:src/%.c=$(BUILD)/$(1)/obj/%.o)) \
     $(if $($(1).cuda),$(CU_FILES:src/%.cu=$(BUILD)/$(1)/obj/%.cu.o))
-$(BUILD)/$(1)/obj/%.o: src/%.c $(GENERATED)
-	@mkdir -p $$(@D)
-	@echo "  CC    $$@"
-	$(Q)$($(1).cc) -std=c99 -DDML__SEPARATE -Isrc -I$(BUILD)/gen $(WARNINGS) $($(1).flags) -MMD -MP -c $$< -o $$@
-$(BUILD)/$(1)/obj/%.o: $(BUILD)/gen/rooms/%.c $(GENERATED)
+$(BUILD)/$(1)/obj/%.o: $(if $(filter $(1),$(BY_ROOMS)),$(BUILD)/gen/rooms,src)/%.c $(GENERATED)
 	@mkdir -p $$(@D)
 	@echo "  CC    $$@"
 	$(Q)$($(1).cc) -std=c99 -DDML__SEPARATE -Isrc -I$(BUILD)/gen $(WARNINGS) $($(1).flags) -MMD -MP -c $$< -o $$@

@@ -29317,7 +29317,7 @@ DML_API void dml_graph_destroy(dml_graph *graph)
     if (graph->programs > 0)
         dml__fail(&graph->context->error, DML_ERROR_STATE,
                   "a graph can't be destroyed before the trainers, decoders and other programs made of it "
-                  "(%d are left)",
+                  "(left: %d)",
                   graph->programs);
     else
         dml__graph_destroy_owned(&graph->owned);
@@ -42521,9 +42521,10 @@ static int dml__decoder_chunk(const dml__positions *net, int wanted, size_t byte
 }
 
 /* Weights in 8 bits. What one pace's output needs the others' do, with more rows. */
-static bool dml__decoder_read_q8(dml_decoder *decoder, int chunk)
+static bool dml__decoder_read_q8(dml_decoder *decoder)
 {
-    if (dml__weights_q8_create(&decoder->q8, decoder->pace[DML__ONE].gives, chunk) != DML_OK) return false;
+    if (dml__weights_q8_create(&decoder->q8, decoder->pace[DML__ONE].gives, decoder->chunk) != DML_OK)
+        return false;
     for (int i = 0; i < DML__PACES; i++) {
         dml__weights_q8_use(decoder->pace[i].gives, &decoder->q8);
         dml__weights_q8_use(decoder->pace[i].keeps, &decoder->q8);
@@ -42540,14 +42541,14 @@ static bool dml__decoder_equip(dml_decoder *decoder, dml__positions *net, const 
     if (bytes && !(decoder->kept = net->kept = dml__buffer_create_zeroed(context, bytes))) return false;
     const int chunk = decoder->chunk = dml__decoder_chunk(net, o->chunk, bytes);
     const bool few = chunk > DML__DECODER_FEW;
-    /* All of a chunk takes as long as a few at a time from a fifth of it (GPT-2) to two fifths (3 layers of
-       128); with weights in 8 bits from a third to three fifths. */
-    const int part = o->weights == DML_I8 ? chunk * 2 / 5 : chunk / 4;
+    /* All of a chunk takes as long as a few at a time from a quarter of it (GPT-2) to two fifths (3 layers of
+       128); with weights in 8 bits from three fifths. */
+    const int part = o->weights == DML_I8 ? chunk * 3 / 5 : chunk / 4;
     const int least = !few ? 2 : part > DML__DECODER_FEW ? part : DML__DECODER_FEW + 1;
     if (!dml__pace_make(decoder, DML__ONE, net, 1, 1)) return false;
     if (few && !dml__pace_make(decoder, DML__FEW, net, DML__DECODER_FEW, 3)) return false;
     if (chunk > 1 && !dml__pace_make(decoder, DML__CHUNK, net, chunk, least)) return false;
-    if (o->weights == DML_I8 && !dml__decoder_read_q8(decoder, chunk)) return false;
+    if (o->weights == DML_I8 && !dml__decoder_read_q8(decoder)) return false;
     dml__memory *memory = &context->memory;
     const size_t texts = (size_t)decoder->batch, rows = texts * (size_t)chunk;
     decoder->place = (int32_t *)dml__allocate_array(memory, texts, sizeof(int32_t));
@@ -42690,15 +42691,16 @@ static dml_status dml__decoder_step(dml_decoder *decoder, const dml__feed *feed,
     const dml__pace *pace = dml__decoder_pace(decoder, feed->rows, left);
     const int most = pace->net.count;
     *now = left < most ? left : most;
-    const bool gives = feed->y && *now == left;
-    if (!feed->all && !gives && !pace->keeps) return DML_OK;
+    const bool gives = feed->all || (feed->y && *now == left);
+    dml_program *program = !gives ? pace->keeps : feed->all && most > 1 ? pace->gives_all : pace->gives;
+    if (!program) return DML_OK;
     dml__decoder_gather(decoder, pace, feed->rows, feed->x, feed->count, first, *now);
-    if (!feed->all)
-        return dml__decoder_run(decoder, pace, gives ? pace->gives : pace->keeps, feed->rows, *now,
-                                gives ? feed->y : NULL);
-    const dml_status status = dml__decoder_run(decoder, pace, most > 1 ? pace->gives_all : pace->gives,
-                                               feed->rows, *now, decoder->all);
-    if (status == DML_OK) dml__decoder_scatter(decoder, pace, feed->rows, feed->count, first, *now, feed->y);
+    const dml_status status = dml__decoder_run(decoder, pace, program, feed->rows, *now,
+                                               feed->all ? decoder->all
+                                               : gives   ? feed->y
+                                                         : NULL);
+    if (status == DML_OK && feed->all)
+        dml__decoder_scatter(decoder, pace, feed->rows, feed->count, first, *now, feed->y);
     return status;
 }
 
@@ -42757,7 +42759,7 @@ static dml_status dml__decoder_equip_all(dml_decoder *decoder)
         dml__pace *pace = &decoder->pace[i];
         if (!pace->gives || pace->gives_all) continue;
         if (!(pace->gives_all = dml_compile(pace->net.rows, &options))) return context->error.status;
-        if (decoder->q8.count) dml__weights_q8_use(pace->gives_all, &decoder->q8);
+        dml__weights_q8_use(pace->gives_all, &decoder->q8);
         dml__disown(context, &decoder->owned);
         dml__own(context, &decoder->owned, dml__decoder_destroy_owned);
     }

@@ -56,7 +56,7 @@ DML_API void dml_graph_destroy(dml_graph *graph)
     if (graph->programs > 0)
         dml__fail(&graph->context->error, DML_ERROR_STATE,
                   "a graph can't be destroyed before the trainers, decoders and other programs made of it "
-                  "(%d are left)",
+                  "(left: %d)",
                   graph->programs);
     else
         dml__graph_destroy_owned(&graph->owned);

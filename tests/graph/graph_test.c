@@ -562,7 +562,7 @@ static void a_graph_in_use_stays(void)
     float out[2];
     dml_graph_destroy(graph);
     CHECK_INT(dml_status_of(context), DML_ERROR_STATE);
-    CHECK_CONTAINS(dml_error(context), "(1 are left)");
+    CHECK_CONTAINS(dml_error(context), "other programs made of it (left: 1)");
     dml_clear_error(context);
     CHECK_INT(dml_program_run(p, 1, DML_INPUTS(row), out), DML_OK);
     dml_program_destroy(p);
