@@ -44524,6 +44524,10 @@ DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm);
 /* DML_ERROR_STATE while g waits for more. */
 DML__LOCAL dml_status dml__check_whole(const dml_trainer *trainer);
 
+/* Whether g is still a gradient in [begin, end). DML_ERROR_STATE, with what wanted one, where it isn't. */
+DML__LOCAL dml_status dml__has_gradient(const dml_trainer *trainer, size_t begin, size_t end,
+                                        const char *what);
+
 /* Makes g what an update applies: once after each backward pass, before the first range is updated. Then
    trainer->overflowed says whether the step is skipped. */
 DML__LOCAL dml_status dml__begin_update(dml_trainer *trainer, size_t begin, size_t end);
@@ -44814,8 +44818,8 @@ DML__LOCAL void dml__gradient_replaced(dml_trainer *trainer, size_t begin, size_
     dml__gradient_changed(trainer->program);
 }
 
-/* Whether g is still a gradient. */
-static dml_status dml__check_gradient(const dml_trainer *trainer, size_t begin, size_t end, const char *what)
+DML__LOCAL dml_status dml__has_gradient(const dml_trainer *trainer, size_t begin, size_t end,
+                                        const char *what)
 {
     if (trainer->spoiled)
         return dml__fail(
@@ -44843,8 +44847,8 @@ DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm)
     const bool clipped = trainer->clipped && trainer->clip_norm > 0.0f;
     const dml_status usable =
         clipped ? DML_OK
-                : dml__check_gradient(trainer, 0, trainer->program->graph->trained_count,
-                                      "the gradient's norm (a trainer with clip_norm keeps it)");
+                : dml__has_gradient(trainer, 0, trainer->program->graph->trained_count,
+                                    "the gradient's norm (a trainer with clip_norm keeps it)");
     if (usable != DML_OK) return usable;
     if (!clipped) return dml__measure_norm(trainer, norm);
     *norm = trainer->norm;
@@ -45048,7 +45052,7 @@ DML__LOCAL dml_status dml__begin_update(dml_trainer *trainer, size_t begin, size
     if (status == DML_OK) status = dml__check_not_swapped(trainer);
     if (status == DML_OK) status = dml__check_cuts(trainer, begin, end);
     if (status == DML_OK) status = dml__check_not_left(trainer);
-    if (status == DML_OK) status = dml__check_gradient(trainer, begin, end, "an update");
+    if (status == DML_OK) status = dml__has_gradient(trainer, begin, end, "an update");
     return status == DML_OK ? dml__clip_gradient(trainer) : status;
 }
 

@@ -29289,7 +29289,16 @@ static void dml__share_out(dml_mirrored *all, int rows)
     all->shared_rows = rows;
 }
 
-/* What a replica's context says of its part of the batch. */
+/* What a replica's context says, which goes on as if it hadn't been asked. */
+static dml_status dml__refused_by(dml_mirrored *all, dml__replica *replica, dml_status status,
+                                  const char *behind)
+{
+    dml__fail(&all->context->error, status, "%.420s%s", dml_error(replica->context), behind);
+    dml_clear_error(replica->context);
+    return status;
+}
+
+/* What it says of its part of the batch. */
 static dml_status dml__check_part(dml_mirrored *all, dml__replica *replica, int rows,
                                   const void *const *inputs, int count, int first_row)
 {
@@ -29298,9 +29307,7 @@ static dml_status dml__check_part(dml_mirrored *all, dml__replica *replica, int 
     if (status == DML_OK) return DML_OK;
     if (first_row > 0)
         snprintf(behind, sizeof behind, "; the first of these samples is number %d", first_row);
-    dml__fail(&all->context->error, status, "%.420s%s", dml_error(replica->context), behind);
-    dml_clear_error(replica->context);
-    return status;
+    return dml__refused_by(all, replica, status, behind);
 }
 
 static dml_status dml__hand_out(dml_mirrored *all, int rows, const void *const *inputs, int count)
@@ -29387,6 +29394,15 @@ DML_API dml_status dml_mirrored_backward(dml_mirrored *mirrored, int rows, const
     return dml__mirrored_pass(mirrored, DML__ORDER_BACKWARD, rows, inputs, count, flags, loss);
 }
 
+/* The first one has whenever any has. */
+static dml_status dml__first_has_gradient(dml_mirrored *all)
+{
+    dml__replica *first = &all->replica[0];
+    const size_t count = first->trainer->program->graph->trained_count;
+    const dml_status status = dml__has_gradient(first->trainer, 0, count, "an update");
+    return status == DML_OK ? status : dml__refused_by(all, first, status, "");
+}
+
 DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored)
 {
     dml__entry entry;
@@ -29396,11 +29412,7 @@ DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored)
         status = dml__fail(&mirrored->context->error, DML_ERROR_STATE,
                            "an update while the gradient waits for more: the last backward before it comes "
                            "without DML_MORE");
-    } else if (mirrored->replica[0].trainer->spoiled) { /* and so are the others */
-        status = dml__fail(
-            &mirrored->context->error, DML_ERROR_STATE,
-            "an update, but there is no gradient: no backward pass was made, or the last one failed");
-    } else {
+    } else if ((status = dml__first_has_gradient(mirrored)) == DML_OK) {
         mirrored->sends_gradient = mirrored->holds && !mirrored->replica[0].place.central;
         status = dml__order_all(mirrored, DML__ORDER_UPDATE);
     }

@@ -209,6 +209,10 @@ DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm);
 /* DML_ERROR_STATE while g waits for more. */
 DML__LOCAL dml_status dml__check_whole(const dml_trainer *trainer);
 
+/* Whether g is still a gradient in [begin, end). DML_ERROR_STATE, with what wanted one, where it isn't. */
+DML__LOCAL dml_status dml__has_gradient(const dml_trainer *trainer, size_t begin, size_t end,
+                                        const char *what);
+
 /* Makes g what an update applies: once after each backward pass, before the first range is updated. Then
    trainer->overflowed says whether the step is skipped. */
 DML__LOCAL dml_status dml__begin_update(dml_trainer *trainer, size_t begin, size_t end);

@@ -175,8 +175,8 @@ DML__LOCAL void dml__gradient_replaced(dml_trainer *trainer, size_t begin, size_
     dml__gradient_changed(trainer->program);
 }
 
-/* Whether g is still a gradient. */
-static dml_status dml__check_gradient(const dml_trainer *trainer, size_t begin, size_t end, const char *what)
+DML__LOCAL dml_status dml__has_gradient(const dml_trainer *trainer, size_t begin, size_t end,
+                                        const char *what)
 {
     if (trainer->spoiled)
         return dml__fail(
@@ -204,8 +204,8 @@ DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm)
     const bool clipped = trainer->clipped && trainer->clip_norm > 0.0f;
     const dml_status usable =
         clipped ? DML_OK
-                : dml__check_gradient(trainer, 0, trainer->program->graph->trained_count,
-                                      "the gradient's norm (a trainer with clip_norm keeps it)");
+                : dml__has_gradient(trainer, 0, trainer->program->graph->trained_count,
+                                    "the gradient's norm (a trainer with clip_norm keeps it)");
     if (usable != DML_OK) return usable;
     if (!clipped) return dml__measure_norm(trainer, norm);
     *norm = trainer->norm;
@@ -409,7 +409,7 @@ DML__LOCAL dml_status dml__begin_update(dml_trainer *trainer, size_t begin, size
     if (status == DML_OK) status = dml__check_not_swapped(trainer);
     if (status == DML_OK) status = dml__check_cuts(trainer, begin, end);
     if (status == DML_OK) status = dml__check_not_left(trainer);
-    if (status == DML_OK) status = dml__check_gradient(trainer, begin, end, "an update");
+    if (status == DML_OK) status = dml__has_gradient(trainer, begin, end, "an update");
     return status == DML_OK ? dml__clip_gradient(trainer) : status;
 }
 

@@ -270,7 +270,8 @@ static void who_is_absent_is_to_blame(void)
         check_blame(ranks, 3, 2,
                     i ? "took no part in receive(f32, 10, from 2) with tag 6 (a message from 2 with tag 7 "
                         "lies there unreceived) within 0.6 s: it is busy with "
-                        "something else, in no call: only its progress thread answers"
+                        "something else, in no call: only its progress thread answers; for what takes "
+                        "longer there is a larger timeout_s (DML_TIMEOUT)"
                       : "took no part in all_reduce(f32, 10, sum) within 0.6 s: it is busy");
     }
 }

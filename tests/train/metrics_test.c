@@ -287,6 +287,8 @@ static void refused_batches(void)
     size_t count;
     open_context();
     dml_metric *m = metric_of((dml_metric_options){ DML_METRIC_ACCURACY, .columns = 3 });
+    dml_metric *skips =
+        metric_of((dml_metric_options){ DML_METRIC_ACCURACY, .columns = 3, .skip_negative = true });
     dml_metric *p = metric_of((dml_metric_options){ DML_METRIC_PERPLEXITY, .columns = 3 });
     dml_metric *v = metric_of((dml_metric_options){ DML_METRIC_MAE, .columns = 3 });
     dml_metric *table = metric_of((dml_metric_options){ DML_METRIC_CONFUSION, .columns = 3 });
@@ -294,6 +296,8 @@ static void refused_batches(void)
     REFUSED(dml_metric_add_labels(m, 1, infinite, labels + 1),
             "the label of row 0 of 1 is 3, it must be in 0 .. 2");
     REFUSED(dml_metric_add_labels(m, 1, x, negative + 1), "the label of row 0 of 1 is -1");
+    REFUSED(dml_metric_add_labels(skips, 1, infinite, labels + 1),
+            "it must be in 0 .. 2, or below 0 to be left out");
     REFUSED(dml_metric_add_labels(m, -1, x, labels), "-1 rows, it takes 0 or more");
     REFUSED(dml_metric_add_labels(m, 1, NULL, labels), "1 rows, but no outputs (NULL)");
     REFUSED(dml_metric_add_labels(m, 1, x, NULL), "nothing to compare them with (NULL)");
