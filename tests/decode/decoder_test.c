@@ -374,6 +374,8 @@ static void wrong_calls(void)
     CHECK_INT(dml_decoder_feed(d, 1, x, 2, NULL), DML_OK);
     check_feed(context, dml_decoder_feed(d, 2, wrong, 2, last), DML_ERROR_ARGUMENT,
                "position 1 of text 1 is 13; of 'x' they must be in 0 .. 12");
+    check_feed(context, dml_decoder_feed_rows(d, 1, wrong + 3, 1, last), DML_ERROR_ARGUMENT,
+               "dml_decoder_feed_rows: position 0 of text 0 is 13");
     CHECK_INT(dml_decoder_place(d, 0), 2);
     CHECK_INT(dml_decoder_place(d, 1), 0);
     check_feed(context, dml_decoder_feed(d, 2, x, 5, last), DML_ERROR_STATE,
