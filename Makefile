@@ -101,9 +101,11 @@ $(BUILD)/dml_opencl.o: dml_opencl.c dml.h
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
 	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARNINGS) -I. -c $< -o $@
-# (Anew, too, where it was for others: `make test` leaves some out. `+`: a dry run has to know.)
-$(BUILD)/gencode: always
-	+@mkdir -p $(@D) && { echo '$(GENCODE)' | cmp -s - $@ || echo '$(GENCODE)' >$@; }
+# (Anew, too, where it was for others: `make test` leaves some out, and `CUDA=no` all. `+`: a dry run has to know.)
+$(BUILD)/gencode: SAYS = $(GENCODE)
+$(BUILD)/devices: SAYS = $(DEVICE_FLAGS)
+$(BUILD)/gencode $(BUILD)/devices: always
+	+@mkdir -p $(@D) && { echo '$(SAYS)' | cmp -s - $@ || echo '$(SAYS)' >$@; }
 $(BUILD)/dml_cuda.o: dml_cuda.cu dml.h $(BUILD)/gencode
 	@mkdir -p $(@D)
 	@echo "  NVCC  $@ ($(CUDA_ARCHS))"
@@ -122,10 +124,10 @@ $(BUILD)/samples/%: samples/%.c $(wildcard samples/*.h) $(BUILD)/dml.o $(DEVICE_
 	$(Q){ echo '#line 1 "$<"'; sed 's/^#define DML_IMPLEMENTATION$$//' $<; } | $(CC) -std=c99 -D_GNU_SOURCE= $(CFLAGS) \
 	    $(WARNINGS) -I. -Isamples $(DEVICE_FLAGS) -c -x c - -o $@.o && $(CC) $(CFLAGS) $@.o $(BUILD)/dml.o $(DEVICE_OBJECTS) \
 	    -o $@ $(CUDA_LIBS) $(BASE_LIBS)
-$(BUILD)/dml.o: dml.h dml_comm.h
+$(BUILD)/dml.o: dml.h dml_comm.h $(BUILD)/devices
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
-	$(Q)printf '\043include "%s"\n' $^ | $(CC) -std=c99 $(CFLAGS) $(WARNINGS) -I. $(DEVICE_FLAGS) -DDML_IMPLEMENTATION \
+	$(Q)printf '\043include "%s"\n' dml.h dml_comm.h | $(CC) -std=c99 $(CFLAGS) $(WARNINGS) -I. $(DEVICE_FLAGS) -DDML_IMPLEMENTATION \
 	    -c -x c - -o $@
 $(BUILD)/bench/%: bench/%.c $(wildcard bench/*.h) $(BUILD)/dml.o $(DEVICE_OBJECTS)
 	@mkdir -p $(@D)

@@ -29255,8 +29255,8 @@ static inline float *dml__host_gradient(const dml__run *run, const dml_node *nod
     return (float *)dml__host(dml__gradient(run, node));
 }
 
-/* How many items do a row of n numbers where a group of 256 does several: as few as keep it in registers, of
-   gpu/reduce.cl's ROW_KEPT each. */
+/* How many items do a row of n numbers where a group of 256 does several, 16, 64 or 256: as few as keep it in
+   registers, of gpu/reduce.cl's ROW_KEPT each. */
 DML__LOCAL int dml__row_lanes(size_t n);
 
 /* The groups that do so many rows then. */
@@ -31012,7 +31012,7 @@ DML__LOCAL dml_status dml__launch_sum(const dml__run *run, dml_ref from, size_t 
 DML__LOCAL int dml__row_lanes(size_t n)
 {
     int lanes = 16;
-    while (lanes < 256 && n > (size_t)lanes * 16) lanes *= 2;
+    while (lanes < 256 && n > (size_t)lanes * 16) lanes *= 4;
     return lanes;
 }
 
@@ -37360,6 +37360,8 @@ static dml_launch dml__sample_norm_launch(const dml_node *node, const dml__sampl
     launch.integer[5] = (int32_t)dml__sample_norm_part_rows(s);
     launch.integer[6] = (int32_t)dml__sample_norm_parts(node, s);
     launch.integer[7] = dml__sample_norm_is_long(s);
+    launch.integer[8] = (int32_t)s->groups;
+    launch.integer[9] = (int32_t)(s->samples * s->groups);
     launch.real[0] = o->epsilon;
     return launch;
 }
@@ -40641,8 +40643,13 @@ static dml_status dml__softmax_cross_entropy_op_forward(const dml__run *run, con
 
 static dml_status dml__cross_entropy_launch_backward(const dml__run *run, const dml_node *node, int i)
 {
-    dml_launch launch = dml__launch(i == 0 ? "cross_entropy_backward" : "cross_entropy_backward_target",
-                                    dml__count(run, node->input[0]), 1);
+    const size_t rows = dml__cross_entropy_rows(node, run->rows);
+    const size_t classes = (size_t)dml__classes_of(node->input[0]);
+    const int lanes = dml__row_lanes(classes);
+    dml_launch launch =
+        i == 0 ? dml__launch("cross_entropy_backward", dml__row_groups(rows, lanes),
+                             (classes + (size_t)lanes - 1) / (size_t)lanes)
+               : dml__launch("cross_entropy_backward_target", dml__count(run, node->input[0]), 1);
     int b = 0, k = 0;
     launch.buffer[b++] = dml__value(run, node->input[0]);
     if (i == 0) launch.buffer[b++] = dml__value(run, node->input[1]);
@@ -40650,9 +40657,10 @@ static dml_status dml__cross_entropy_launch_backward(const dml__run *run, const 
     launch.buffer[b++] = dml__saved(run, node);
     launch.buffer[b++] = dml__gradient(run, node);
     launch.buffer[b] = dml__gradient(run, node->input[i]);
-    launch.integer[k++] = (int32_t)dml__cross_entropy_rows(node, run->rows);
-    launch.integer[k++] = dml__classes_of(node->input[0]);
-    launch.integer[k] = dml__has_labels(node);
+    launch.integer[k++] = (int32_t)rows;
+    launch.integer[k++] = (int32_t)classes;
+    launch.integer[k++] = dml__has_labels(node);
+    launch.integer[k] = lanes;
     launch.real[0] = dml__cross_entropy_of(node)->smoothing;
     launch.real[1] = dml__beta(run, node, i);
     return dml__submit(run->device, &launch);
@@ -41219,10 +41227,10 @@ static bool dml__softmax_is_log(const dml_node *node)
 /* A launch over all rows, of (outer, n, inner). */
 static dml_launch dml__softmax_launch(const dml__axis_sizes *s, const dml_node *node, const char *kernel)
 {
-    const size_t rows = s->outer * s->inner;
+    const size_t rows = s->outer * s->inner, span = s->n * s->inner, larger = rows > span ? rows : span;
     const int lanes = s->inner == 1 ? dml__row_lanes(s->n) : 16;
-    /* More rows than the kernels count to are refused with a launch of so many. */
-    dml_launch launch = dml__launch(kernel, rows > INT32_MAX ? rows : dml__row_groups(rows, lanes), 1);
+    /* More rows than the kernels count to, or longer ones, are refused with a launch of so many. */
+    dml_launch launch = dml__launch(kernel, larger > INT32_MAX ? larger : dml__row_groups(rows, lanes), 1);
     launch.integer[0] = (int32_t)s->n;
     launch.integer[1] = (int32_t)s->inner;
     launch.integer[2] = (int32_t)rows;

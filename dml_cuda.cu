@@ -547,7 +547,7 @@ enum { DML__COVERS_RUNS = 1024, DML__COVERS_RUNS_OF_ONE = 256 };
     X(sum_rows, 16, 1)                                                                                       \
     X(argmax, 16, 1)                                                                                         \
     X(cross_entropy_forward, 1, 1)                                                                           \
-    X(cross_entropy_backward, DML__COVERS_RUNS, 1)                                                           \
+    X(cross_entropy_backward, 1, 8)                                                                          \
     X(cross_entropy_backward_target, 256, 1)                                                                 \
     X(loss_total, 1, 1)                                                                                      \
     X(loss_spread, 256, 1)                                                                                   \
@@ -1184,11 +1184,13 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
    where p is a multiple of four from its beginning
    - BARRIER(); all items of a group, or none, come here; never after a return
    - UNROLL: before a loop over an array that lies in registers
-   - ROLLED: before a loop that is to stay one
    - HELPER: before a function; where it uses ITEM, GROUP_X, GROUP_Y or BARRIER its parameters begin with
      HERE_PARAMETER, and its arguments with HERE, both of which bring their comma
    - SHARED type *: a pointer to LOCAL memory
    - MULTIPLY_HIGH(a, b): the upper half of the product of two unsigned
+   - RECIPROCAL(x): 1 / x of at least 1, within two of its last bits
+   - WARP_OTHER(x, reach): what x is in the item whose number differs by the bit `reach`, 1 to 16; all items
+   come here. Only where it is there (CUDA, host C)
    - BITS_OF(x), FLOAT_OF(u): the bits of a float, and back
    - WIDE: a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes
 
@@ -1209,7 +1211,11 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
 #ifndef DML_GPU_DIALECT_H
 #define DML_GPU_DIALECT_H
 
+#ifdef __CUDACC__ /* whose host has added the offsets: kernels had done so again at each use */
+#define BUFFER(i, type) ((type *)buffer##i)
+#else
 #define BUFFER(i, type) ((GLOBAL type *)(buffer##i ? buffer##i + arguments.offset[i] : 0))
+#endif
 #define INT(i) (arguments.integer[i])
 #define REAL(i) (arguments.real[i])
 #define ELEMENT ((unsigned)GROUP_X * DML__GROUP_ITEMS + (unsigned)ITEM)
@@ -1222,7 +1228,6 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
 #define QUAD float4
 #define QUAD_AT(p) (*(__local const float4 *)(p))
 #define UNROLL __attribute__((opencl_unroll_hint))
-#define ROLLED __attribute__((opencl_unroll_hint(1)))
 #define SHARED __local
 #define HERE_PARAMETER
 #define HERE
@@ -1274,6 +1279,8 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define MULTIPLY_HIGH(a, b) mul_hi(a, b)
 #endif
 #define SQRT(x) sqrt(x)
+#define RECIPROCAL(x) (1.0f / (x))
+#define RECIPROCAL_ROOT(x) rsqrt(x)
 #define SIN(x) sin(x)
 #define COS(x) cos(x)
 #define POW(x, y) pow(x, y)
@@ -1290,7 +1297,6 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define QUAD float4
 #define QUAD_AT(p) (*(const float4 *)(p))
 #define UNROLL _Pragma("unroll")
-#define ROLLED _Pragma("unroll 1")
 #define SHARED
 #define HERE_PARAMETER
 #define HERE
@@ -1304,6 +1310,7 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define GROUP_X ((int)blockIdx.x)
 #define GROUP_Y ((int)(blockIdx.z * gridDim.y + blockIdx.y)) /* a grid's y ends at 65535, so z carries on */
 #define BARRIER() __syncthreads()
+#define WARP_OTHER(x, reach) __shfl_xor_sync(0xffffffffu, x, reach)
 #define EXP(x) expf(x)
 #define EXPM1(x) expm1f(x)
 #define LOG(x) logf(x)
@@ -1313,6 +1320,8 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define ABS(x) fabsf(x)
 #define MULTIPLY_HIGH(a, b) __umulhi(a, b)
 #define SQRT(x) sqrtf(x)
+#define RECIPROCAL(x) __fdividef(1.0f, x)
+#define RECIPROCAL_ROOT(x) rsqrtf(x)
 #define SIN(x) sinf(x)
 #define COS(x) cosf(x)
 #define POW(x, y) powf(x, y)
@@ -1329,7 +1338,6 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define QUAD dml__host_quad
 #define QUAD_AT(p) (*(const dml__host_quad *)(p))
 #define UNROLL
-#define ROLLED
 #define SHARED
 #define HERE_PARAMETER const dml__host_item *self,
 #define HERE self,
@@ -1356,6 +1364,7 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define GROUP_X (self->group_x)
 #define GROUP_Y (self->group_y)
 #define BARRIER() dml__host_barrier(self)
+#define WARP_OTHER(x, reach) dml__host_other(self, x, reach)
 #define EXP(x) expf(x)
 #define EXPM1(x) expm1f(x)
 #define LOG(x) logf(x)
@@ -1365,6 +1374,8 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define ABS(x) fabsf(x)
 #define MULTIPLY_HIGH(a, b) ((uint32_t)((uint64_t)(a) * (b) >> 32))
 #define SQRT(x) sqrtf(x)
+#define RECIPROCAL(x) (1.0f / (x))
+#define RECIPROCAL_ROOT(x) (1.0f / sqrtf(x))
 #define SIN(x) sinf(x)
 #define COS(x) cosf(x)
 #define POW(x, y) powf(x, y)
@@ -1401,9 +1412,17 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define EACH_OF_RUN(k, i, n) EACH_OF(RUN, RUN_BEGIN, k, i, n)
 #define EACH_OF(count, begin, k, i, n)                                                                       \
     UNROLL for (unsigned k = 0, i = (begin); k < (count); k++, i += DML__GROUP_ITEMS) if (i < (n))
-/* The same in a loop that stays one, for what is long. */
-#define ONE_OF_RUN(k, i, n)                                                                                  \
-    ROLLED for (unsigned k = 0, i = RUN_BEGIN; k < RUN && i < (n); k++, i += DML__GROUP_ITEMS)
+
+/* Before a statement for each of what an item has in registers, also of what isn't there, where that does no
+   harm: without a condition they are computed side by side. */
+#define EACH_IN_REGISTERS(count, k) UNROLL for (int k = 0; k < (count); k++)
+/* Before a statement for each of an item's elements, as the one of row r and column c of a matrix of so many
+   columns; also of those that aren't there, whose rows are beyond the last. */
+#define EACH_PLACE_OF_RUN(k, r, c, columns)                                                                  \
+    const unsigned rows_on = DML__GROUP_ITEMS / (columns), columns_on = DML__GROUP_ITEMS % (columns);        \
+    unsigned r = RUN_BEGIN / (columns), c = RUN_BEGIN % (columns);                                           \
+    UNROLL for (int k = 0; k < RUN;                                                                          \
+                k++, c += columns_on, r += rows_on + (c >= (columns)), c -= c >= (columns) ? (columns) : 0)
 
 /* new + beta old, where old is not read, and may hold anything, when beta is 0. */
 HELPER float dml__with_beta(float value, float beta, GLOBAL const float *old)
@@ -1460,16 +1479,6 @@ HELPER unsigned dml__gpu_quotient(unsigned n, const dml__gpu_divisor d)
 #endif
 }
 
-/* Where what is read by the quotient takes a CPU's items apart anyway, they divide as fast. */
-HELPER unsigned dml__gpu_row(unsigned n, const dml__gpu_divisor d)
-{
-#ifdef DML__RUN
-    return n / d.number;
-#else
-    return dml__gpu_divide(n, d);
-#endif
-}
-
 /* y = alpha x + beta y. Buffers x, y; ints n; floats alpha, beta. */
 KERNEL(axpby)
 {
@@ -1511,13 +1520,11 @@ KERNEL(bias_add)
     GLOBAL const float *bias = BUFFER(0, const float);
     GLOBAL float *y = BUFFER(1, float);
     const unsigned columns = (unsigned)INT(1), n = (unsigned)INT(0) * columns;
-    const dml__gpu_divisor by_columns = dml__gpu_divisor_of(INT(1));
     RUN_BEGINS(n);
     float value[RUN], more[RUN];
-    EACH_OF_RUN(k, i, n)
-    {
-        value[k] = y[i];
-        more[k] = bias ? bias[i - dml__gpu_divide(i, by_columns) * columns] : 0.0f;
+    EACH_OF_RUN(k, i, n) value[k] = y[i];
+    if (bias) {
+        EACH_PLACE_OF_RUN(k, row, c, columns) more[k] = bias[c];
     }
     EACH_OF_RUN(k, i, n) y[i] = dml__with_relu(bias ? value[k] + more[k] : value[k], INT(2));
 }
@@ -1527,8 +1534,7 @@ KERNEL(bias_add)
 /* ---- gpu/formula.cl ---- */
 
 /* formula.cl: the functions of kernels/formulas.h, all in two kernels: which one is the same for every item,
-   so choosing costs nothing beside the memory. Of an item's elements one is computed after the other, since
-   all of the functions RUN times over would be much code. */
+   and is chosen once for an item's RUN elements, which are computed side by side. */
 #ifndef DML_GPU_FORMULA_CL
 #define DML_GPU_FORMULA_CL
 
@@ -1652,12 +1658,9 @@ enum {
 #define VALUE const float
 #define K(constant) (constant)
 #define WHERE(mask, x, y) ((mask) ? (x) : (y))
-#define SIGMOID(x) (1.0f / (1.0f + EXP(-(x))))
+#define SIGMOID(x) RECIPROCAL(1.0f + EXP(-(x)))
 #define P p
 #define Q q
-
-/* Moves an array of RUN in registers on, which only constants can index. */
-#define FORMULA_NEXT(array) UNROLL for (int at = 0; at + 1 < RUN; at++) array[at] = array[at + 1]
 
 /* y = the formula. Buffers a, b, c (what the formula lacks is NULL), y; ints n, formula; floats p, q. */
 KERNEL(formula_forward)
@@ -1669,38 +1672,35 @@ KERNEL(formula_forward)
     const unsigned n = (unsigned)INT(0);
     const float p = REAL(0), q = REAL(1);
     RUN_BEGINS(n);
-    float as[RUN], bs[RUN], cs[RUN];
-    EACH_OF_RUN(k, i, n)
-    {
-        as[k] = in_a[i];
-        bs[k] = in_b ? in_b[i] : 0.0f;
-        cs[k] = in_c ? in_c[i] : 0.0f;
-    }
-    ONE_OF_RUN(k, i, n)
-    {
-        const float a = as[0], b = bs[0], c = cs[0];
-        float y = 0.0f;
-        FORMULA_NEXT(as);
-        FORMULA_NEXT(bs);
-        FORMULA_NEXT(cs);
-        switch (INT(1)) {
+    float as[RUN], bs[RUN], cs[RUN], ys[RUN];
+    EACH_IN_REGISTERS(RUN, k) as[k] = bs[k] = cs[k] = ys[k] = 0.0f;
+    EACH_OF_RUN(k, i, n) as[k] = in_a[i];
+    if (in_b) EACH_OF_RUN(k, i, n) bs[k] = in_b[i];
+    if (in_c) EACH_OF_RUN(k, i, n) cs[k] = in_c[i];
+    switch (INT(1)) {
 #define DML__FORMULA_CASE_1(name, needs, forward, gradient)                                                  \
-    case DML__FORMULA_##name: {                                                                              \
-        forward;                                                                                             \
-    } break;
+    case DML__FORMULA_##name:                                                                                \
+        EACH_IN_REGISTERS(RUN, k)                                                                            \
+        {                                                                                                    \
+            const float a = as[k], b = bs[k], c = cs[k];                                                     \
+            float y;                                                                                         \
+            (void)a, (void)b, (void)c;                                                                       \
+            forward;                                                                                         \
+            ys[k] = y;                                                                                       \
+        }                                                                                                    \
+        break;
 #define DML__FORMULA_CASE_2(name, inputs, first, needs, forward, gradient0, gradient1)                       \
     DML__FORMULA_CASE_1(name, needs, forward, gradient0)
 #define DML__FORMULA_CASE_FLAT(name, forward) DML__FORMULA_CASE_1(name, 0, forward, 0)
-            DML__FORMULAS_1(DML__FORMULA_CASE_1)
-            DML__FORMULAS_2(DML__FORMULA_CASE_2)
-            DML__FORMULAS_FLAT(DML__FORMULA_CASE_FLAT)
-            DML__FORMULAS_LOSS(DML__FORMULA_CASE_2)
+        DML__FORMULAS_1(DML__FORMULA_CASE_1)
+        DML__FORMULAS_2(DML__FORMULA_CASE_2)
+        DML__FORMULAS_FLAT(DML__FORMULA_CASE_FLAT)
+        DML__FORMULAS_LOSS(DML__FORMULA_CASE_2)
 #undef DML__FORMULA_CASE_1
 #undef DML__FORMULA_CASE_2
 #undef DML__FORMULA_CASE_FLAT
-        }
-        out[i] = y;
     }
+    EACH_OF_RUN(k, i, n) out[i] = ys[k];
 }
 
 /* g0, g1 = the gradients of the inputs that have one, + beta what is there; NULL: not wanted. Each may be dy,
@@ -1717,45 +1717,47 @@ KERNEL(formula_backward)
     const unsigned n = (unsigned)INT(0);
     const float p = REAL(0), q = REAL(1), beta0 = REAL(2), beta1 = REAL(3);
     RUN_BEGINS(n);
-    float as[RUN], bs[RUN], ys[RUN], dys[RUN];
-    EACH_OF_RUN(k, i, n)
-    {
-        as[k] = in_a ? in_a[i] : 0.0f;
-        bs[k] = in_b ? in_b[i] : 0.0f;
-        ys[k] = output ? output[i] : 0.0f;
-        dys[k] = gradient[i];
-    }
-    ONE_OF_RUN(k, i, n)
-    {
-        const float a = as[0], b = bs[0], y = ys[0], dy = dys[0];
-        float d = 0.0f, d1 = 0.0f;
-        FORMULA_NEXT(as);
-        FORMULA_NEXT(bs);
-        FORMULA_NEXT(ys);
-        FORMULA_NEXT(dys);
-        switch (INT(1)) {
+    float as[RUN], bs[RUN], ys[RUN], dys[RUN], ds[RUN], d1s[RUN];
+    EACH_IN_REGISTERS(RUN, k) as[k] = bs[k] = ys[k] = dys[k] = ds[k] = d1s[k] = 0.0f;
+    EACH_OF_RUN(k, i, n) dys[k] = gradient[i];
+    if (in_a) EACH_OF_RUN(k, i, n) as[k] = in_a[i];
+    if (in_b) EACH_OF_RUN(k, i, n) bs[k] = in_b[i];
+    if (output) EACH_OF_RUN(k, i, n) ys[k] = output[i];
+    switch (INT(1)) {
 #define DML__FORMULA_CASE_1(name, needs, forward, gradient)                                                  \
-    case DML__FORMULA_##name: {                                                                              \
-        gradient;                                                                                            \
-    } break;
+    case DML__FORMULA_##name:                                                                                \
+        EACH_IN_REGISTERS(RUN, k)                                                                            \
+        {                                                                                                    \
+            const float a = as[k], b = bs[k], y = ys[k], dy = dys[k];                                        \
+            float d;                                                                                         \
+            (void)a, (void)b, (void)y, (void)dy;                                                             \
+            gradient;                                                                                        \
+            ds[k] = d;                                                                                       \
+        }                                                                                                    \
+        break;
 #define DML__FORMULA_CASE_2(name, inputs, first, needs, forward, gradient0, gradient1)                       \
-    case DML__FORMULA_##name: {                                                                              \
-        gradient1;                                                                                           \
-        d1 = d;                                                                                              \
-        gradient0;                                                                                           \
-    } break;
-            DML__FORMULAS_1(DML__FORMULA_CASE_1)
-            DML__FORMULAS_2(DML__FORMULA_CASE_2)
-            DML__FORMULAS_LOSS(DML__FORMULA_CASE_2)
+    case DML__FORMULA_##name:                                                                                \
+        EACH_IN_REGISTERS(RUN, k)                                                                            \
+        {                                                                                                    \
+            const float a = as[k], b = bs[k], y = ys[k], dy = dys[k];                                        \
+            float d;                                                                                         \
+            (void)a, (void)b, (void)y, (void)dy;                                                             \
+            gradient1;                                                                                       \
+            d1s[k] = d;                                                                                      \
+            gradient0;                                                                                       \
+            ds[k] = d;                                                                                       \
+        }                                                                                                    \
+        break;
+        DML__FORMULAS_1(DML__FORMULA_CASE_1)
+        DML__FORMULAS_2(DML__FORMULA_CASE_2)
+        DML__FORMULAS_LOSS(DML__FORMULA_CASE_2)
 #undef DML__FORMULA_CASE_1
 #undef DML__FORMULA_CASE_2
-        }
-        if (g0) g0[i] = dml__with_beta(d, beta0, g0 + i);
-        if (g1) g1[i] = dml__with_beta(d1, beta1, g1 + i);
     }
+    if (g0) EACH_OF_RUN(k, i, n) g0[i] = dml__with_beta(ds[k], beta0, g0 + i);
+    if (g1) EACH_OF_RUN(k, i, n) g1[i] = dml__with_beta(d1s[k], beta1, g1 + i);
 }
 
-#undef FORMULA_NEXT
 #undef VALUE
 #undef K
 #undef WHERE
@@ -3137,9 +3139,33 @@ KERNEL(slice2d_backward)
     REDUCE(part, lane, lanes, step, part[mine] = part[other] > part[mine] ? part[other] : part[mine])
 
 /* Makes each item's `total` that of its whole team: of the `lanes` items (16 to 256, a power of two) `step`
-   apart from item `first` on. A few of them combine what several have, and then each what those few have,
-   since a barrier takes longer than a few numbers of local memory. `combine` is said of total and other. */
-#define TEAM_TOTAL(total, part, first, lane, lanes, step, combine)                                           \
+   apart from item `first` on. `combine` is said of total and other, and is the same the other way round. All
+   items come here. Where 32 neighbours can see each other's numbers, those are combined first, and then what
+   each 32 have. Elsewhere a few items combine what several have, and then each what those few have, since a
+   barrier takes longer than a few numbers of local memory. */
+#ifdef WARP_OTHER
+#define TEAM_NEIGHBOURS(total, part, first, lanes, combine)                                                  \
+    do {                                                                                                     \
+        UNROLL for (int reach = 1; reach < 32; reach *= 2)                                                   \
+        {                                                                                                    \
+            if (reach >= (lanes)) break;                                                                     \
+            const float other = WARP_OTHER(total, reach);                                                    \
+            total = combine;                                                                                 \
+        }                                                                                                    \
+        if ((lanes) <= 32) break;                                                                            \
+        if (ITEM % 32 == 0) (part)[ITEM / 32] = total;                                                       \
+        BARRIER();                                                                                           \
+        total = (part)[(first) / 32];                                                                        \
+        UNROLL for (int of = 1; of < 8; of++)                                                                \
+        {                                                                                                    \
+            if (of >= (lanes) / 32) break;                                                                   \
+            const float other = (part)[(first) / 32 + of];                                                   \
+            total = combine;                                                                                 \
+        }                                                                                                    \
+        BARRIER(); /* all have read it before its place is used again */                                     \
+    } while (0)
+#endif
+#define TEAM_APART(total, part, first, lane, lanes, step, combine)                                           \
     do {                                                                                                     \
         const int few = (lanes) > 64 ? 16 : (lanes) > 16 ? 8 : 4;                                            \
         (part)[ITEM] = total;                                                                                \
@@ -3159,6 +3185,18 @@ KERNEL(slice2d_backward)
         }                                                                                                    \
         BARRIER(); /* all have read it before its place is used again */                                     \
     } while (0)
+#ifdef WARP_OTHER
+#define TEAM_TOTAL(total, part, first, lane, lanes, step, combine)                                           \
+    do {                                                                                                     \
+        if ((step) == 1)                                                                                     \
+            TEAM_NEIGHBOURS(total, part, first, lanes, combine);                                             \
+        else                                                                                                 \
+            TEAM_APART(total, part, first, lane, lanes, step, combine);                                      \
+    } while (0)
+#else
+#define TEAM_TOTAL(total, part, first, lane, lanes, step, combine)                                           \
+    TEAM_APART(total, part, first, lane, lanes, step, combine)
+#endif
 #define TEAM_SUM(total, part, first, lane, lanes, step)                                                      \
     TEAM_TOTAL(total, part, first, lane, lanes, step, (total) + other)
 #define TEAM_MOST(total, part, first, lane, lanes, step)                                                     \
@@ -3169,14 +3207,36 @@ KERNEL(slice2d_backward)
 #ifdef DML__RUN
 #define ROW_KEPT 1
 #define ROW_AHEAD 1
+#define FEW_AHEAD 1
 #else
 #define ROW_KEPT 16
 #define ROW_AHEAD 8
+#define FEW_AHEAD 4
 #endif
 #define EXPONENTIALS_AHEAD 8 /* where those of a largest number are added up */
 /* Before a statement for each k below `count`, of number i, from `begin` on in steps; i is below n. */
 #define EACH_AHEAD(count, k, i, begin, step, n)                                                              \
     UNROLL for (int k = 0, i = (begin); k < (count); k++, i += (step)) if (i < (n))
+/* The same of a row that `lanes` items do: number k of this item's lies k * lanes behind its first, and of
+   the row `left` are there from that one on. */
+#define EACH_LEFT(count, k, left) UNROLL for (int k = 0; k < (count); k++) if (k * lanes < (left))
+
+/* Calls what does a row with its lanes, 16, 64 or 256 (dml__row_lanes of graph/op.h), as a constant: then
+   loads and stores have room for the distances between an item's numbers, which would else be an instruction
+   or two for each. */
+#ifdef DML__RUN
+#define BY_LANES(lanes, call) call(lanes)
+#else
+#define BY_LANES(lanes, call)                                                                                \
+    do {                                                                                                     \
+        if ((lanes) == 16)                                                                                   \
+            call(16);                                                                                        \
+        else if ((lanes) == 64)                                                                              \
+            call(64);                                                                                        \
+        else                                                                                                 \
+            call(256);                                                                                       \
+    } while (0)
+#endif
 
 /* y[o][c] = sum over r of x[o][r][c] + beta y[o][c]. Buffers x, y; ints rows, columns, outer, and, where the
    outer ones are parts of the rows of one, how many that one has, else 0; floats beta; size{columns, outer}.
@@ -3185,6 +3245,7 @@ KERNEL(sum_rows)
 {
     const int columns = INT(1), across = columns > 8 ? 16 : columns > 4 ? 8 : columns > 2 ? 4 : columns;
     const int lanes = DML__GROUP_ITEMS / across;
+    const WIDE on = (WIDE)lanes * columns;
     const WIDE left = INT(3) - (WIDE)GROUP_Y * INT(0); /* rows of the one that aren't of a part before */
     const int rows = INT(3) && left < INT(0) ? (int)left : INT(0);
     GLOBAL const float *x = BUFFER(0, const float) + (WIDE)GROUP_Y * INT(0) * columns;
@@ -3197,9 +3258,14 @@ KERNEL(sum_rows)
     if (inside)
         for (int first = lane; first < rows; first += ROW_AHEAD * lanes) {
             float value[ROW_AHEAD];
-            UNROLL for (int k = 0; k < ROW_AHEAD; k++) value[k] = 0.0f;
-            EACH_AHEAD(ROW_AHEAD, k, row, first, lanes, rows) value[k] = x[(WIDE)row * columns + column];
-            UNROLL for (int k = 0; k < ROW_AHEAD; k++) sum += value[k];
+            GLOBAL const float *from = x + (WIDE)first * columns + column;
+            EACH_IN_REGISTERS(ROW_AHEAD, k) value[k] = 0.0f;
+            EACH_AHEAD(ROW_AHEAD, k, row, first, lanes, rows)
+            {
+                value[k] = *from;
+                from += on;
+            }
+            EACH_IN_REGISTERS(ROW_AHEAD, k) sum += value[k];
         }
     TEAM_SUM(sum, part, ITEM % across, lane, lanes, across);
     if (lane == 0 && inside) y[column] = dml__with_beta(sum, beta, y + column);
@@ -3303,22 +3369,28 @@ KERNEL(reduce_axis_backward)
 
 /* softmax.cl: softmax along an axis of arrays (outer, n, inner), or its logarithm.
 
-   A row is the n numbers that share a sum. Where inner is 1, `lanes` items (16 to 256, a power of two) do a
-   row, else 16, of 16 rows side by side, so that neighbours read neighbours. A row of up to ROW_KEPT numbers
-   an item is read once; a longer one again, from its end on, which caches have last. Ints of all: n, inner,
-   rows (outer * inner), logs, lanes; size{groups}. */
+   A row is the n numbers that share a sum. Where inner is 1, `lanes` items (16, 64 or 256) do a row, else 16,
+   of 16 rows side by side, so that neighbours read neighbours. A row of up to ROW_KEPT numbers an item is
+   read once; a longer one again, from its end on, which caches have last. Ints of all: n, inner, rows
+   (outer * inner), logs, lanes; size{groups}. */
 #ifndef DML_GPU_SOFTMAX_CL
 #define DML_GPU_SOFTMAX_CL
 
-/* The item's place, for the statements behind it. */
+/* Both kernels are helpers with constants: lanes, and whether inner is 1, where a row is `flat`. */
+#define SOFTMAX_PARAMETERS HERE_PARAMETER const int flat, const int lanes, SHARED float *part
+
+/* The item's place, for the statements behind it: its first number lies `begin` behind the array's, and what
+   is i further in the row SOFTMAX_ON(i) behind that. */
 #define SOFTMAX_BEGIN()                                                                                      \
-    const int inner = INT(1), logs = INT(3), lanes = INT(4), n = INT(0);                                     \
-    const int step = inner == 1 ? 1 : 16, in_group = DML__GROUP_ITEMS / lanes;                               \
-    const int lane = inner == 1 ? ITEM % lanes : ITEM / 16;                                                  \
-    const int row_here = inner == 1 ? ITEM / lanes : ITEM % 16;                                              \
-    const int row = GROUP_X * in_group + row_here, first = inner == 1 ? row_here * lanes : row_here;         \
+    const int n = INT(0), inner = flat ? 1 : INT(1), logs = INT(3), step = flat ? 1 : 16;                    \
+    const int lane = flat ? ITEM & (lanes - 1) : ITEM / 16;                                                  \
+    const int row_here = flat ? (int)((unsigned)ITEM / (unsigned)lanes) : ITEM % 16;                         \
+    const int row = GROUP_X * (int)(DML__GROUP_ITEMS / (unsigned)lanes) + row_here;                          \
+    const int first = flat ? row_here * lanes : row_here;                                                    \
     const int most = row < INT(2) ? n : 0, kept = n <= lanes * ROW_KEPT;                                     \
-    const WIDE begin = (WIDE)(row / inner) * n * inner + row % inner
+    const int outer = flat ? row : (int)((unsigned)row / (unsigned)inner);                                   \
+    const WIDE begin = ((WIDE)outer * n + lane) * inner + (row - outer * inner)
+#define SOFTMAX_ON(i) (flat ? (i) : (i)*inner)
 
 /* Before what reads a longer row again, ROW_AHEAD numbers from `from` on. */
 #ifdef DML__RUN
@@ -3342,29 +3414,28 @@ KERNEL(reduce_axis_backward)
         UNROLL for (int of = 0; of < (count); of++) sum += EXP((value)[of] - larger);                        \
     } while (0)
 
-/* Buffers x, y, which may be the same. */
-KERNEL(softmax_forward)
+HELPER void dml__softmax_forward_as(SOFTMAX_PARAMETERS, GLOBAL const float *x, GLOBAL float *y,
+                                    const dml__kernel_arguments arguments)
 {
-    GLOBAL const float *x = BUFFER(0, const float);
-    GLOBAL float *y = BUFFER(1, float);
     SOFTMAX_BEGIN();
-    LOCAL float part[DML__GROUP_ITEMS];
     float value[ROW_KEPT], largest = MINUS_INFINITY, sum = 0.0f;
+    x += begin, y += begin;
     if (kept) {
-        UNROLL for (int k = 0; k < ROW_KEPT; k++) value[k] = MINUS_INFINITY;
-        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most) value[k] = x[begin + (WIDE)i * inner];
-        UNROLL for (int k = 0; k < ROW_KEPT; k++) if (value[k] > largest) largest = value[k];
+        EACH_IN_REGISTERS(ROW_KEPT, k) value[k] = MINUS_INFINITY;
+        EACH_LEFT(ROW_KEPT, k, most - lane) value[k] = x[SOFTMAX_ON(k * lanes)];
+        EACH_IN_REGISTERS(ROW_KEPT, k) if (value[k] > largest) largest = value[k];
     } else {
 #ifdef DML__RUN
         for (int i = lane; i < most; i += lanes) {
-            const float some = x[begin + (WIDE)i * inner];
+            const float some = x[SOFTMAX_ON(i - lane)];
             if (some > largest) largest = some;
         }
 #else
         for (int from = lane; from < most; from += EXPONENTIALS_AHEAD * lanes) {
             float some[EXPONENTIALS_AHEAD];
-            UNROLL for (int k = 0; k < EXPONENTIALS_AHEAD; k++) some[k] = MINUS_INFINITY;
-            EACH_AHEAD(EXPONENTIALS_AHEAD, k, i, from, lanes, most) some[k] = x[begin + (WIDE)i * inner];
+            EACH_IN_REGISTERS(EXPONENTIALS_AHEAD, k) some[k] = MINUS_INFINITY;
+            GLOBAL const float *piece = x + SOFTMAX_ON(from - lane);
+            EACH_LEFT(EXPONENTIALS_AHEAD, k, most - from) some[k] = piece[SOFTMAX_ON(k * lanes)];
             ADD_EXPONENTIALS(some, EXPONENTIALS_AHEAD, largest, sum);
         }
 #endif
@@ -3373,8 +3444,8 @@ KERNEL(softmax_forward)
     const float own = largest;
 #endif
     TEAM_MOST(largest, part, first, lane, lanes, step);
-    if (kept) {
-        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
+    if (kept) { /* the exponential of what isn't there is 0 */
+        EACH_IN_REGISTERS(ROW_KEPT, k)
         {
             value[k] -= largest;
             const float e = EXP(value[k]);
@@ -3384,8 +3455,8 @@ KERNEL(softmax_forward)
     } else {
 #ifdef DML__RUN /* a cache takes them, and they take longer to make again */
         for (int i = lane; i < most; i += lanes) {
-            const float e = EXP(x[begin + (WIDE)i * inner] - largest);
-            if (!logs) y[begin + (WIDE)i * inner] = e;
+            const float e = EXP(x[SOFTMAX_ON(i - lane)] - largest);
+            if (!logs) y[SOFTMAX_ON(i - lane)] = e;
             sum += e;
         }
 #else
@@ -3393,24 +3464,106 @@ KERNEL(softmax_forward)
 #endif
     }
     TEAM_SUM(sum, part, first, lane, lanes, step);
-    const float shift = logs ? LOG(sum) : 0.0f, factor = 1.0f / sum;
+    const float shift = logs ? -LOG(sum) : 0.0f, factor = logs ? 1.0f : 1.0f / sum;
     if (kept) {
-        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
-        y[begin + (WIDE)i * inner] = logs ? value[k] - shift : value[k] * factor;
+        EACH_IN_REGISTERS(ROW_KEPT, k) value[k] = value[k] * factor + shift;
+        EACH_LEFT(ROW_KEPT, k, most - lane) y[SOFTMAX_ON(k * lanes)] = value[k];
     } else {
 #ifdef DML__RUN
         for (int i = lane; i < most; i += lanes) {
-            const WIDE at = begin + (WIDE)i * inner;
-            y[at] = logs ? x[at] - largest - shift : y[at] * factor;
+            const int at = SOFTMAX_ON(i - lane);
+            y[at] = (logs ? x[at] - largest : y[at]) * factor + shift;
         }
 #else
         SOFTMAX_AGAIN(from)
         {
-            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most) value[k] = x[begin + (WIDE)i * inner] - largest;
-            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
-            y[begin + (WIDE)i * inner] = logs ? value[k] - shift : EXP(value[k]) * factor;
+            GLOBAL const float *piece = x + SOFTMAX_ON(from - lane);
+            GLOBAL float *to = y + SOFTMAX_ON(from - lane);
+            EACH_IN_REGISTERS(ROW_AHEAD, k) value[k] = 0.0f;
+            EACH_LEFT(ROW_AHEAD, k, most - from) value[k] = piece[SOFTMAX_ON(k * lanes)];
+            EACH_IN_REGISTERS(ROW_AHEAD, k)
+            {
+                value[k] -= largest;
+                value[k] = (logs ? value[k] : EXP(value[k])) * factor + shift;
+            }
+            EACH_LEFT(ROW_AHEAD, k, most - from) to[SOFTMAX_ON(k * lanes)] = value[k];
         }
 #endif
+    }
+}
+
+/* Buffers x, y, which may be the same. */
+KERNEL(softmax_forward)
+{
+    LOCAL float part[DML__GROUP_ITEMS];
+#define SOFTMAX_FORWARD_AS(flat, lanes)                                                                      \
+    dml__softmax_forward_as(HERE flat, lanes, part, BUFFER(0, const float), BUFFER(1, float), arguments)
+#define SOFTMAX_FORWARD(lanes) SOFTMAX_FORWARD_AS(1, lanes)
+    if (INT(1) == 1)
+        BY_LANES(INT(4), SOFTMAX_FORWARD);
+    else
+        SOFTMAX_FORWARD_AS(0, 16);
+#undef SOFTMAX_FORWARD_AS
+#undef SOFTMAX_FORWARD
+}
+
+#define SOFTMAX_GRADIENT(y, dy) (logs ? (dy)-EXP(y) * sum : (y) * ((dy)-sum))
+
+HELPER void dml__softmax_backward_as(SOFTMAX_PARAMETERS, GLOBAL const float *y, GLOBAL const float *dy,
+                                     GLOBAL float *dx, const dml__kernel_arguments arguments)
+{
+    SOFTMAX_BEGIN();
+    float value[ROW_KEPT], d[ROW_KEPT], sum = 0.0f;
+    const float beta = REAL(0);
+    y += begin, dy += begin, dx += begin;
+    if (kept) {
+        EACH_IN_REGISTERS(ROW_KEPT, k) value[k] = d[k] = 0.0f;
+        EACH_LEFT(ROW_KEPT, k, most - lane)
+        {
+            value[k] = y[SOFTMAX_ON(k * lanes)];
+            d[k] = dy[SOFTMAX_ON(k * lanes)];
+        }
+        EACH_IN_REGISTERS(ROW_KEPT, k) sum += logs ? d[k] : value[k] * d[k];
+    } else {
+        for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
+            GLOBAL const float *y_piece = y + SOFTMAX_ON(from - lane),
+                               *dy_piece = dy + SOFTMAX_ON(from - lane);
+            EACH_IN_REGISTERS(ROW_AHEAD, k) value[k] = d[k] = 0.0f;
+            EACH_LEFT(ROW_AHEAD, k, most - from)
+            {
+                value[k] = logs ? 1.0f : y_piece[SOFTMAX_ON(k * lanes)];
+                d[k] = dy_piece[SOFTMAX_ON(k * lanes)];
+            }
+            EACH_IN_REGISTERS(ROW_AHEAD, k) sum += value[k] * d[k];
+        }
+    }
+    TEAM_SUM(sum, part, first, lane, lanes, step);
+    if (kept) {
+        EACH_IN_REGISTERS(ROW_KEPT, k) value[k] = SOFTMAX_GRADIENT(value[k], d[k]);
+        EACH_LEFT(ROW_KEPT, k, most - lane)
+        {
+            const int at = SOFTMAX_ON(k * lanes);
+            dx[at] = dml__with_beta(value[k], beta, dx + at);
+        }
+    } else {
+        SOFTMAX_AGAIN(from)
+        {
+            GLOBAL const float *y_piece = y + SOFTMAX_ON(from - lane),
+                               *dy_piece = dy + SOFTMAX_ON(from - lane);
+            GLOBAL float *to = dx + SOFTMAX_ON(from - lane);
+            EACH_IN_REGISTERS(ROW_AHEAD, k) value[k] = d[k] = 0.0f;
+            EACH_LEFT(ROW_AHEAD, k, most - from)
+            {
+                value[k] = y_piece[SOFTMAX_ON(k * lanes)];
+                d[k] = dy_piece[SOFTMAX_ON(k * lanes)];
+            }
+            EACH_IN_REGISTERS(ROW_AHEAD, k) value[k] = SOFTMAX_GRADIENT(value[k], d[k]);
+            EACH_LEFT(ROW_AHEAD, k, most - from)
+            {
+                const int at = SOFTMAX_ON(k * lanes);
+                to[at] = dml__with_beta(value[k], beta, to + at);
+            }
+        }
     }
 }
 
@@ -3418,54 +3571,17 @@ KERNEL(softmax_forward)
    dy; floats beta. */
 KERNEL(softmax_backward)
 {
-    GLOBAL const float *y = BUFFER(0, const float);
-    GLOBAL const float *dy = BUFFER(1, const float);
-    GLOBAL float *dx = BUFFER(2, float);
-    SOFTMAX_BEGIN();
     LOCAL float part[DML__GROUP_ITEMS];
-    float value[ROW_KEPT], d[ROW_KEPT], sum = 0.0f;
-    const float beta = REAL(0);
-    if (kept) {
-        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
-        {
-            value[k] = y[begin + (WIDE)i * inner];
-            d[k] = dy[begin + (WIDE)i * inner];
-        }
-        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most) sum += logs ? d[k] : value[k] * d[k];
-    } else {
-        for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
-            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
-            {
-                value[k] = logs ? 1.0f : y[begin + (WIDE)i * inner];
-                d[k] = dy[begin + (WIDE)i * inner];
-            }
-            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most) sum += value[k] * d[k];
-        }
-    }
-    TEAM_SUM(sum, part, first, lane, lanes, step);
-    if (kept) {
-        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
-        {
-            const WIDE at = begin + (WIDE)i * inner;
-            const float gradient = logs ? d[k] - EXP(value[k]) * sum : value[k] * (d[k] - sum);
-            dx[at] = dml__with_beta(gradient, beta, dx + at);
-        }
-    } else {
-        SOFTMAX_AGAIN(from)
-        {
-            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
-            {
-                value[k] = y[begin + (WIDE)i * inner];
-                d[k] = dy[begin + (WIDE)i * inner];
-            }
-            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
-            {
-                const WIDE at = begin + (WIDE)i * inner;
-                const float gradient = logs ? d[k] - EXP(value[k]) * sum : value[k] * (d[k] - sum);
-                dx[at] = dml__with_beta(gradient, beta, dx + at);
-            }
-        }
-    }
+#define SOFTMAX_BACKWARD_AS(flat, lanes)                                                                     \
+    dml__softmax_backward_as(HERE flat, lanes, part, BUFFER(0, const float), BUFFER(1, const float),         \
+                             BUFFER(2, float), arguments)
+#define SOFTMAX_BACKWARD(lanes) SOFTMAX_BACKWARD_AS(1, lanes)
+    if (INT(1) == 1)
+        BY_LANES(INT(4), SOFTMAX_BACKWARD);
+    else
+        SOFTMAX_BACKWARD_AS(0, 16);
+#undef SOFTMAX_BACKWARD_AS
+#undef SOFTMAX_BACKWARD
 }
 
 #endif
@@ -3476,6 +3592,8 @@ KERNEL(softmax_backward)
 #ifndef DML_GPU_LOSS_CL
 #define DML_GPU_LOSS_CL
 
+#define CLASSES_AHEAD 8 /* of a row, which an item reads before it computes */
+
 /* What the classes c of a row weigh, but for a label's own part (kernels/cross_entropy.h). */
 HELPER float dml__class_weight(GLOBAL const float *target, GLOBAL const float *weights, int c, int classes,
                                float smoothing)
@@ -3485,38 +3603,34 @@ HELPER float dml__class_weight(GLOBAL const float *target, GLOBAL const float *w
     return weights ? weight * weights[c] : weight;
 }
 
-/* For each row, kept (6, rows) = the largest logit, 1 / sum(exp(logit - largest)), the sum of what the
-   classes weigh, its loss, what it counts in the divisor, its weight. A label outside 0 .. classes - 1 that
-   isn't the ignored one gives a loss of NaN and reads nothing. Buffers logits, labels (int) or the target,
-   class weights, row weights (NULL: 1), kept; ints rows, classes, rows of a row weight, whether there are
-   labels, whether one is ignored, which, lanes (16 to 256, a power of two), which items do a row; floats
-   smoothing; size{groups}. */
-KERNEL(cross_entropy_forward)
+/* Both kernels are helpers with the lanes as a constant: the items that do a row, of which a group does 256 /
+   lanes. */
+#define CROSS_ENTROPY_PARAMETERS HERE_PARAMETER const int lanes, SHARED float *part
+#define CROSS_ENTROPY_ROW                                                                                    \
+    (GROUP_X * (int)(DML__GROUP_ITEMS / (unsigned)lanes) + (int)((unsigned)ITEM / (unsigned)lanes))
+
+HELPER void dml__cross_entropy_forward_as(CROSS_ENTROPY_PARAMETERS, GLOBAL const float *logits,
+                                          GLOBAL const float *target, GLOBAL const int *labels,
+                                          GLOBAL const float *class_weights, GLOBAL const float *row_weights,
+                                          GLOBAL float *kept, const dml__kernel_arguments arguments)
 {
-    GLOBAL const float *logits = BUFFER(0, const float);
-    GLOBAL const float *class_weights = BUFFER(2, const float);
-    GLOBAL const float *row_weights = BUFFER(3, const float);
-    GLOBAL float *kept = BUFFER(4, float);
-    const int rows = INT(0), classes = INT(1), labelled = INT(3);
+    const int rows = INT(0), classes = INT(1);
     const float smoothing = REAL(0);
-    const int lanes = INT(6), lane = ITEM % lanes, team = ITEM - lane;
-    const int row = GROUP_X * (DML__GROUP_ITEMS / lanes) + ITEM / lanes, inside = row < rows;
-    const WIDE first = (WIDE)row * classes;
-    GLOBAL const float *target = labelled ? 0 : BUFFER(1, const float);
-    GLOBAL const int *labels = labelled ? BUFFER(1, const int) : 0;
-    LOCAL float part[DML__GROUP_ITEMS];
+    const int lane = ITEM & (lanes - 1), team = ITEM - lane, row = CROSS_ENTROPY_ROW, inside = row < rows;
     float largest = MINUS_INFINITY, sum = 0.0f, whole = 0.0f, product = 0.0f;
     float weight = inside && row_weights ? row_weights[row / INT(2)] : 1.0f;
-    if (inside && labelled && INT(4) && labels[row] == INT(5)) weight = 0.0f;
-    if (inside && labelled && class_weights && smoothing == 0.0f && weight != 0.0f && labels[row] >= 0 &&
+    if (inside && labels && INT(4) && labels[row] == INT(5)) weight = 0.0f;
+    if (inside && labels && class_weights && smoothing == 0.0f && weight != 0.0f && labels[row] >= 0 &&
         labels[row] < classes && class_weights[labels[row]] == 0.0f)
         weight = 0.0f;
     const int counts = inside && weight != 0.0f;
+    logits += (WIDE)row * classes;
     if (counts)
         for (int from = lane; from < classes; from += EXPONENTIALS_AHEAD * lanes) {
             float value[EXPONENTIALS_AHEAD];
-            UNROLL for (int k = 0; k < EXPONENTIALS_AHEAD; k++) value[k] = MINUS_INFINITY;
-            EACH_AHEAD(EXPONENTIALS_AHEAD, k, c, from, lanes, classes) value[k] = logits[first + c];
+            GLOBAL const float *piece = logits + from;
+            EACH_IN_REGISTERS(EXPONENTIALS_AHEAD, k) value[k] = MINUS_INFINITY;
+            EACH_LEFT(EXPONENTIALS_AHEAD, k, classes - from) value[k] = piece[k * lanes];
             ADD_EXPONENTIALS(value, EXPONENTIALS_AHEAD, largest, sum);
         }
     const float own_largest = largest;
@@ -3525,10 +3639,10 @@ KERNEL(cross_entropy_forward)
     TEAM_SUM(sum, part, team, lane, lanes, 1);
     if (counts && (target || smoothing != 0.0f))
         for (int c = lane; c < classes; c += lanes) {
-            const float of_class =
-                dml__class_weight(target ? target + first : 0, class_weights, c, classes, smoothing);
+            const float of_class = dml__class_weight(target ? target + (WIDE)row * classes : 0, class_weights,
+                                                     c, classes, smoothing);
             whole += of_class;
-            product += of_class * (largest - logits[first + c]);
+            product += of_class * (largest - logits[c]);
         }
     if (target || smoothing != 0.0f) {
         TEAM_SUM(whole, part, team, lane, lanes, 1);
@@ -3536,11 +3650,11 @@ KERNEL(cross_entropy_forward)
     }
     if (lane == 0 && inside) {
         float share = weight;
-        if (counts && labelled) {
+        if (counts && labels) {
             const int label = labels[row], known = label >= 0 && label < classes;
             const float own = !known ? NOT_A_NUMBER : class_weights ? class_weights[label] : 1.0f;
             whole += (1.0f - smoothing) * own;
-            product += (1.0f - smoothing) * own * (known ? largest - logits[first + label] : 0.0f);
+            product += (1.0f - smoothing) * own * (known ? largest - logits[label] : 0.0f);
             share *= own;
         }
         kept[row] = counts ? largest : 0.0f;
@@ -3552,53 +3666,77 @@ KERNEL(cross_entropy_forward)
     }
 }
 
+/* For each row, kept (6, rows) = the largest logit, 1 / sum(exp(logit - largest)), the sum of what the
+   classes weigh, its loss, what it counts in the divisor, its weight. A label outside 0 .. classes - 1 that
+   isn't the ignored one gives a loss of NaN and reads nothing. Buffers logits, labels (int) or the target,
+   class weights, row weights (NULL: 1), kept; ints rows, classes, rows of a row weight, whether there are
+   labels, whether one is ignored, which, lanes (16, 64 or 256); floats smoothing; size{groups}. */
+KERNEL(cross_entropy_forward)
+{
+    LOCAL float part[DML__GROUP_ITEMS];
+#define CROSS_ENTROPY_FORWARD(lanes)                                                                         \
+    dml__cross_entropy_forward_as(HERE lanes, part, BUFFER(0, const float),                                  \
+                                  INT(3) ? 0 : BUFFER(1, const float), INT(3) ? BUFFER(1, const int) : 0,    \
+                                  BUFFER(2, const float), BUFFER(3, const float), BUFFER(4, float),          \
+                                  arguments)
+    BY_LANES(INT(6), CROSS_ENTROPY_FORWARD);
+#undef CROSS_ENTROPY_FORWARD
+}
+
+HELPER void dml__cross_entropy_backward_as(HERE_PARAMETER const int lanes, GLOBAL const float *logits,
+                                           GLOBAL const float *target, GLOBAL const int *labels,
+                                           GLOBAL const float *class_weights, GLOBAL const float *kept,
+                                           GLOBAL const float *dloss, GLOBAL float *dlogits,
+                                           const dml__kernel_arguments arguments)
+{
+    const int rows = INT(0), classes = INT(1), row = CROSS_ENTROPY_ROW, inside = row < rows;
+    const int from = GROUP_Y * CLASSES_AHEAD * lanes + (ITEM & (lanes - 1)),
+              left = inside ? classes - from : 0;
+    const float smoothing = REAL(0), beta = REAL(1);
+    const WIDE first = (WIDE)row * classes + from;
+    float logit[CLASSES_AHEAD], old[CLASSES_AHEAD];
+    logits += first, dlogits += first;
+    EACH_IN_REGISTERS(CLASSES_AHEAD, k) logit[k] = old[k] = 0.0f;
+    EACH_LEFT(CLASSES_AHEAD, k, left) logit[k] = logits[k * lanes];
+    if (beta != 0.0f) EACH_LEFT(CLASSES_AHEAD, k, left) old[k] = dlogits[k * lanes];
+    const float weight = inside ? kept[(WIDE)rows * 5 + row] : 0.0f, largest = inside ? kept[row] : 0.0f;
+    const float factor = inside ? kept[(WIDE)rows + row] * kept[(WIDE)rows * 2 + row] : 0.0f;
+    const float scale = dloss[0] * kept[(WIDE)rows * 6] * weight;
+    const int label = inside && labels ? labels[row] - from : -1; /* of this item's classes */
+    if (labels && !class_weights) {
+        const float of_each = smoothing / (float)classes, of_label = of_each + (1.0f - smoothing);
+        EACH_IN_REGISTERS(CLASSES_AHEAD, k)
+        {
+            const float of_class = label == k * lanes ? of_label : of_each;
+            logit[k] = (EXP(logit[k] - largest) * factor - of_class) * scale;
+        }
+    } else {
+        EACH_LEFT(CLASSES_AHEAD, k, left)
+        {
+            float of_class = dml__class_weight(target ? target + (WIDE)row * classes : 0, class_weights,
+                                               from + k * lanes, classes, smoothing);
+            if (label == k * lanes)
+                of_class += (1.0f - smoothing) * (class_weights ? class_weights[from + k * lanes] : 1.0f);
+            logit[k] = (EXP(logit[k] - largest) * factor - of_class) * scale;
+        }
+    }
+    EACH_IN_REGISTERS(CLASSES_AHEAD, k) logit[k] = (weight != 0.0f ? logit[k] : 0.0f) + beta * old[k];
+    EACH_LEFT(CLASSES_AHEAD, k, left) dlogits[k * lanes] = logit[k];
+}
+
 /* dlogits = dloss[0] scale[0] x the gradient of each row's loss + beta dlogits, which may be the logits.
    Buffers logits, labels (int) or the target, class weights (NULL: 1), kept (6, rows) with the scale behind
-   it, dloss, dlogits; ints rows, classes, whether there are labels; floats smoothing, beta;
-   size{rows * classes}. */
+   it, dloss, dlogits; ints rows, classes, whether there are labels, lanes (16, 64 or 256); floats smoothing,
+   beta; size{groups of rows, classes / lanes, rounded up}. */
 KERNEL(cross_entropy_backward)
 {
-    GLOBAL const float *logits = BUFFER(0, const float);
-    GLOBAL const float *class_weights = BUFFER(2, const float);
-    GLOBAL const float *kept = BUFFER(3, const float);
-    GLOBAL const float *dloss = BUFFER(4, const float);
-    GLOBAL float *dlogits = BUFFER(5, float);
-    const unsigned rows = (unsigned)INT(0), classes = (unsigned)INT(1);
-    const float smoothing = REAL(0), beta = REAL(1);
-    GLOBAL const float *target = INT(2) ? 0 : BUFFER(1, const float);
-    GLOBAL const int *labels = INT(2) ? BUFFER(1, const int) : 0;
-    const unsigned n = rows * classes;
-    const dml__gpu_divisor by_classes = dml__gpu_divisor_of(INT(1));
-    const float scale = dloss[0] * kept[(WIDE)rows * 6];
-    RUN_BEGINS(n);
-    float logit[RUN], old[RUN], weight = 0.0f, largest = 0.0f, factor = 0.0f;
-    unsigned last = 0xffffffffu; /* the row that these are of */
-    int label = 0;
-    EACH_OF_RUN(k, i, n)
-    {
-        logit[k] = logits[i];
-        old[k] = dml__old(beta, dlogits + i);
-    }
-    EACH_OF_RUN(k, i, n)
-    {
-        const unsigned row = dml__gpu_divide(i, by_classes), c = i - row * classes;
-        float value = 0.0f;
-        if (row != last) {
-            last = row;
-            weight = kept[(WIDE)rows * 5 + row];
-            largest = kept[row];
-            factor = kept[rows + row] * kept[(WIDE)rows * 2 + row];
-            label = labels ? labels[row] : -1;
-        }
-        if (weight != 0.0f) {
-            float of_class = dml__class_weight(target ? target + (WIDE)row * classes : 0, class_weights,
-                                               (int)c, (int)classes, smoothing);
-            if (labels && (unsigned)label == c)
-                of_class += (1.0f - smoothing) * (class_weights ? class_weights[c] : 1.0f);
-            value = (EXP(logit[k] - largest) * factor - of_class) * (scale * weight);
-        }
-        dlogits[i] = value + beta * old[k];
-    }
+#define CROSS_ENTROPY_BACKWARD(lanes)                                                                        \
+    dml__cross_entropy_backward_as(HERE lanes, BUFFER(0, const float), INT(2) ? 0 : BUFFER(1, const float),  \
+                                   INT(2) ? BUFFER(1, const int) : 0, BUFFER(2, const float),                \
+                                   BUFFER(3, const float), BUFFER(4, const float), BUFFER(5, float),         \
+                                   arguments)
+    BY_LANES(INT(3), CROSS_ENTROPY_BACKWARD);
+#undef CROSS_ENTROPY_BACKWARD
 }
 
 /* dtarget = the same for the target. Buffers logits, class weights (NULL: 1), kept as above, dloss, dtarget;
@@ -3930,7 +4068,12 @@ KERNEL(batch_norm_moments)
             dml__moments more;
             const int left = (to - first + 15) / 16; /* rows of this item */
             more.count = left < ROW_KEPT ? left : ROW_KEPT, more.squares = 0.0f;
-            EACH_AHEAD(ROW_KEPT, k, row, first, 16, to) value[k] = x[(WIDE)row * channels + column];
+            GLOBAL const float *x_from = x + (WIDE)first * channels + column;
+            EACH_AHEAD(ROW_KEPT, k, row, first, 16, to)
+            {
+                value[k] = *x_from;
+                x_from += (WIDE)16 * channels;
+            }
             EACH_AHEAD(ROW_KEPT, k, row, first, 16, to)
             {
                 value[k] -= pivot;
@@ -4018,15 +4161,16 @@ KERNEL(batch_norm_forward)
     GLOBAL float *y = BUFFER(5, float);
     const unsigned channels = (unsigned)INT(1), n = (unsigned)INT(0) * channels;
     const float epsilon = REAL(0);
-    const dml__gpu_divisor by_channels = dml__gpu_divisor_of(INT(1));
     RUN_BEGINS(n);
-    float value[RUN];
+    float value[RUN], level[RUN], factor[RUN], bias[RUN];
     EACH_OF_RUN(k, i, n) value[k] = x[i];
-    EACH_OF_RUN(k, i, n)
+    EACH_PLACE_OF_RUN(k, row, c, channels)
     {
-        const unsigned c = i - dml__gpu_row(i, by_channels) * channels;
-        y[i] = (value[k] - mean[c]) * (scale[c] / SQRT(variance[c] + epsilon)) + shift[c];
+        level[k] = mean[c];
+        factor[k] = scale[c] * RECIPROCAL_ROOT(variance[c] + epsilon);
+        bias[k] = shift[c];
     }
+    EACH_OF_RUN(k, i, n) y[i] = (value[k] - level[k]) * factor[k] + bias[k];
 }
 
 /* The sums of dy and of dy (x - mean) of each part. Buffers x, dy, mean, parts; size{channels, parts}. */
@@ -4043,17 +4187,22 @@ KERNEL(batch_norm_products)
     float sum = 0.0f, products = 0.0f;
     if (column < channels) {
         const float middle = mean[column];
+        const WIDE on = (WIDE)16 * channels;
         for (int first = from + lane; first < to; first += ROW_AHEAD * 16) {
             float value[ROW_AHEAD], d[ROW_AHEAD];
+            GLOBAL const float *x_from = x + (WIDE)first * channels + column;
+            GLOBAL const float *dy_from = dy + (WIDE)first * channels + column;
+            EACH_IN_REGISTERS(ROW_AHEAD, k) value[k] = d[k] = 0.0f;
             EACH_AHEAD(ROW_AHEAD, k, row, first, 16, to)
             {
-                value[k] = x[(WIDE)row * channels + column];
-                d[k] = dy[(WIDE)row * channels + column];
+                value[k] = *x_from - middle;
+                d[k] = *dy_from;
+                x_from += on, dy_from += on;
             }
-            EACH_AHEAD(ROW_AHEAD, k, row, first, 16, to)
+            EACH_IN_REGISTERS(ROW_AHEAD, k)
             {
                 sum += d[k];
-                products += d[k] * (value[k] - middle);
+                products += d[k] * value[k];
             }
         }
     }
@@ -4110,21 +4259,23 @@ KERNEL(batch_norm_backward)
     GLOBAL float *dx = BUFFER(3, float);
     const unsigned channels = (unsigned)INT(1), n = (unsigned)INT(0) * channels;
     const float beta = REAL(0);
-    const dml__gpu_divisor by_channels = dml__gpu_divisor_of(INT(1));
     RUN_BEGINS(n);
-    float value[RUN], d[RUN], old[RUN];
+    float value[RUN], d[RUN], old[RUN], level[RUN], of_dy[RUN], of_x[RUN], rest[RUN];
     EACH_OF_RUN(k, i, n)
     {
         value[k] = x[i];
         d[k] = dy[i];
         old[k] = dml__old(beta, dx + i);
     }
-    EACH_OF_RUN(k, i, n)
+    EACH_PLACE_OF_RUN(k, row, c, channels)
     {
-        const unsigned c = i - dml__gpu_row(i, by_channels) * channels;
-        dx[i] = by_channel[channels + c] * d[k] + by_channel[2 * channels + c] * (value[k] - by_channel[c]) +
-                by_channel[3 * channels + c] + beta * old[k];
+        level[k] = by_channel[c];
+        of_dy[k] = by_channel[channels + c];
+        of_x[k] = by_channel[2 * channels + c];
+        rest[k] = by_channel[3 * channels + c];
     }
+    EACH_OF_RUN(k, i, n)
+    dx[i] = of_dy[k] * d[k] + of_x[k] * (value[k] - level[k]) + rest[k] + beta * old[k];
 }
 
 #endif
@@ -4135,54 +4286,57 @@ KERNEL(batch_norm_backward)
    channels); a row is a pixel, `pixels` of them a sample, and `width` neighbouring channels a group.
 
    Ints of all: rows, channels, pixels, width, whether by square (no mean is subtracted), rows of a part,
-   parts, whether groups of samples are long. Statistics are (samples, groups, 2): the mean, and
-   1 / sqrt(variance + epsilon).
+   parts, whether groups of samples are long, groups, samples * groups. Statistics are (samples, groups, 2):
+   the mean, and 1 / sqrt(variance + epsilon).
 
    A work-group does four groups of samples with 64 items each, or a long one with all, where size{, 4} is
    launched. What fits into ROW_KEPT numbers an item is read once. */
 #ifndef DML_GPU_SAMPLE_NORM_CL
 #define DML_GPU_SAMPLE_NORM_CL
 
-/* Where number i of a group of a sample lies behind its first; and which of its channels that is of. */
-#define SAMPLE_AT(i) ((WIDE)dml__gpu_divide(i, by_width) * channels + SAMPLE_CHANNEL(i))
-#define SAMPLE_CHANNEL(i) ((i)-dml__gpu_divide(i, by_width) * by_width.number)
+/* Both kernels are helpers with constants: lanes, and whether a sample is one row, which is `flat`. */
+#define SAMPLE_PARAMETERS HERE_PARAMETER const int flat, const int lanes, SHARED float *part
 
 /* The item's place, for the statements behind it: it has numbers lane, lane + lanes, ... below most. */
 #define SAMPLE_BEGIN()                                                                                       \
-    const int channels = INT(1), groups = channels / INT(3), lanes = INT(7) ? DML__GROUP_ITEMS : 64;         \
-    const int lane = ITEM % lanes, team = ITEM - lane;                                                       \
-    const int sample = GROUP_X * 4 + (INT(7) ? GROUP_Y : ITEM / 64);                                         \
-    const int inside = sample < INT(0) / INT(2) * groups && GROUP_Y < (INT(7) ? 4 : 1);                      \
-    const dml__gpu_divisor by_width = dml__gpu_divisor_of(INT(3));                                           \
-    const unsigned n = by_width.number * (unsigned)INT(2), most = inside ? n : 0;                            \
-    const unsigned begin = (unsigned)lane, step = (unsigned)lanes;                                           \
-    const int kept = n <= step * ROW_KEPT, channel = sample % groups * INT(3);                               \
-    const WIDE first = (WIDE)(sample / groups) * INT(2) * channels + channel
+    const int channels = INT(1), width = INT(3), groups = INT(8), n = width * INT(2);                        \
+    const int lane = ITEM & (lanes - 1), team = ITEM - lane;                                                 \
+    const int number = GROUP_X * 4 + (lanes > 64 ? GROUP_Y : ITEM / 64);                                     \
+    const int inside = number < INT(9) && GROUP_Y < (lanes > 64 ? 4 : 1), most = inside ? n : 0;             \
+    const dml__gpu_divisor by_width = dml__gpu_divisor_of(width);                                            \
+    const int kept = flat && n <= lanes * ROW_KEPT, sample = groups == 1 ? number : number / groups;         \
+    const int channel = (number - sample * groups) * width + (flat ? lane : 0);                              \
+    const WIDE first = (WIDE)sample * INT(2) * channels + channel
 
-/* Before a statement for each k below `count`, of number i of these, from `from` on. */
-#define EACH_OF_SAMPLE(count, k, i, from)                                                                    \
-    UNROLL for (unsigned k = 0, i = (from); k < (count); k++, i += step) if (i < most)
+/* From number `from` on: where that is, of an array or of a parameter at `first` or `channel`; and how far
+   behind it, and for how many channels, number k * lanes further. */
+#define SAMPLE_PIECE(p) ((p) + (flat ? from - lane : 0))
+#define SAMPLE_ON(k)                                                                                         \
+    (flat ? (WIDE)((k)*lanes) : (WIDE)SAMPLE_PIXEL(from + (k)*lanes) * channels + SAMPLE_CHANNEL_ON(k))
+#define SAMPLE_CHANNEL_ON(k) (flat ? (k)*lanes : from + (k)*lanes - SAMPLE_PIXEL(from + (k)*lanes) * width)
+#define SAMPLE_PIXEL(i) ((int)dml__gpu_divide((unsigned)(i), by_width))
 
-/* y = weight (x - mean) inverse + bias. Buffers x, weight or NULL, bias or NULL, statistics, y; floats
-   epsilon; size{samples * groups}, of long ones also 4. y may be x. */
-KERNEL(sample_norm_forward_team)
+HELPER void dml__sample_norm_forward_as(SAMPLE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *weight,
+                                        GLOBAL const float *bias, GLOBAL float *statistics, GLOBAL float *y,
+                                        const dml__kernel_arguments arguments)
 {
-    GLOBAL const float *x = BUFFER(0, const float);
-    GLOBAL const float *weight = BUFFER(1, const float);
-    GLOBAL const float *bias = BUFFER(2, const float);
-    GLOBAL float *statistics = BUFFER(3, float);
-    GLOBAL float *y = BUFFER(4, float);
     SAMPLE_BEGIN();
     const float epsilon = REAL(0);
-    LOCAL float part[DML__GROUP_ITEMS];
     float value[ROW_KEPT], mean = 0.0f, sum = 0.0f, squares = 0.0f;
+    x += first, y += first;
+    if (weight) weight += channel;
+    if (bias) bias += channel;
+    EACH_IN_REGISTERS(ROW_KEPT, k) value[k] = 0.0f;
     if (kept) {
-        EACH_OF_SAMPLE(ROW_KEPT, k, i, begin) value[k] = x[first + SAMPLE_AT(i)];
-        EACH_OF_SAMPLE(ROW_KEPT, k, i, begin) sum += value[k];
+        const int from = lane;
+        EACH_LEFT(ROW_KEPT, k, most - lane) value[k] = x[SAMPLE_ON(k)];
+        EACH_IN_REGISTERS(ROW_KEPT, k) sum += value[k];
     } else if (!INT(4)) {
-        for (unsigned from = begin; from < most; from += ROW_AHEAD * step) {
-            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from) value[k] = x[first + SAMPLE_AT(i)];
-            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from) sum += value[k];
+        for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
+            GLOBAL const float *piece = SAMPLE_PIECE(x);
+            EACH_IN_REGISTERS(ROW_AHEAD, k) value[k] = 0.0f;
+            EACH_LEFT(ROW_AHEAD, k, most - from) value[k] = piece[SAMPLE_ON(k)];
+            EACH_IN_REGISTERS(ROW_AHEAD, k) sum += value[k];
         }
     }
     if (!INT(4)) {
@@ -4190,82 +4344,82 @@ KERNEL(sample_norm_forward_team)
         mean = sum / (float)n;
     }
     if (kept) {
-        EACH_OF_SAMPLE(ROW_KEPT, k, i, begin)
+        EACH_LEFT(ROW_KEPT, k, most - lane)
         {
             value[k] -= mean;
             squares += value[k] * value[k];
         }
     } else {
-        for (unsigned from = begin; from < most; from += ROW_AHEAD * step) {
-            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from) value[k] = x[first + SAMPLE_AT(i)] - mean;
-            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from) squares += value[k] * value[k];
+        for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
+            GLOBAL const float *piece = SAMPLE_PIECE(x);
+            EACH_IN_REGISTERS(ROW_AHEAD, k) value[k] = mean;
+            EACH_LEFT(ROW_AHEAD, k, most - from) value[k] = piece[SAMPLE_ON(k)];
+            EACH_IN_REGISTERS(ROW_AHEAD, k) squares += (value[k] - mean) * (value[k] - mean);
         }
     }
     TEAM_SUM(squares, part, team, lane, lanes, 1);
     const float inverse = 1.0f / SQRT(squares / (float)n + epsilon);
     if (lane == 0 && inside) {
-        statistics[(WIDE)2 * sample] = mean;
-        statistics[(WIDE)2 * sample + 1] = inverse;
+        statistics[(WIDE)2 * number] = mean;
+        statistics[(WIDE)2 * number + 1] = inverse;
     }
     if (kept) {
-        EACH_OF_SAMPLE(ROW_KEPT, k, i, begin)
-        {
-            const int c = channel + (int)SAMPLE_CHANNEL(i);
-            const float level = value[k] * inverse;
-            y[first + SAMPLE_AT(i)] = (weight ? level * weight[c] : level) + (bias ? bias[c] : 0.0f);
-        }
+        const int from = lane;
+        EACH_IN_REGISTERS(ROW_KEPT, k) value[k] *= inverse;
+        if (weight) EACH_LEFT(ROW_KEPT, k, most - lane) value[k] *= weight[SAMPLE_CHANNEL_ON(k)];
+        if (bias) EACH_LEFT(ROW_KEPT, k, most - lane) value[k] += bias[SAMPLE_CHANNEL_ON(k)];
+        EACH_LEFT(ROW_KEPT, k, most - lane) y[SAMPLE_ON(k)] = value[k];
     } else {
-        for (unsigned from = begin; from < most; from += ROW_AHEAD * step) {
-            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from) value[k] = x[first + SAMPLE_AT(i)];
-            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from)
-            {
-                const int c = channel + (int)SAMPLE_CHANNEL(i);
-                const float level = (value[k] - mean) * inverse;
-                y[first + SAMPLE_AT(i)] = (weight ? level * weight[c] : level) + (bias ? bias[c] : 0.0f);
-            }
+        for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
+            GLOBAL const float *piece = SAMPLE_PIECE(x), *scale = SAMPLE_PIECE(weight);
+            GLOBAL const float *shift = SAMPLE_PIECE(bias);
+            GLOBAL float *to = SAMPLE_PIECE(y);
+            EACH_LEFT(ROW_AHEAD, k, most - from) value[k] = (piece[SAMPLE_ON(k)] - mean) * inverse;
+            if (weight) EACH_LEFT(ROW_AHEAD, k, most - from) value[k] *= scale[SAMPLE_CHANNEL_ON(k)];
+            if (bias) EACH_LEFT(ROW_AHEAD, k, most - from) value[k] += shift[SAMPLE_CHANNEL_ON(k)];
+            EACH_LEFT(ROW_AHEAD, k, most - from) to[SAMPLE_ON(k)] = value[k];
         }
     }
 }
 
-/* dx = inverse (g - mean of g - (x - mean) inverse^2 mean of g (x - mean)) + beta dx for g = weight dy, by
-   square without the mean of g. Buffers x, dy, weight or NULL, statistics, dx; floats beta;
-   size{samples * groups}, of long ones also 4. dx may be dy. */
-KERNEL(sample_norm_backward_team)
+HELPER void dml__sample_norm_backward_as(SAMPLE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *dy,
+                                         GLOBAL const float *weight, GLOBAL const float *statistics,
+                                         GLOBAL float *dx, const dml__kernel_arguments arguments)
 {
-    GLOBAL const float *x = BUFFER(0, const float);
-    GLOBAL const float *dy = BUFFER(1, const float);
-    GLOBAL const float *weight = BUFFER(2, const float);
-    GLOBAL const float *statistics = BUFFER(3, const float);
-    GLOBAL float *dx = BUFFER(4, float);
     SAMPLE_BEGIN();
     const float beta = REAL(0);
-    const float mean = inside ? statistics[(WIDE)2 * sample] : 0.0f;
-    const float inverse = inside ? statistics[(WIDE)2 * sample + 1] : 0.0f;
-    LOCAL float part[DML__GROUP_ITEMS];
+    const float mean = inside ? statistics[(WIDE)2 * number] : 0.0f;
+    const float inverse = inside ? statistics[(WIDE)2 * number + 1] : 0.0f;
     float value[ROW_KEPT], g[ROW_KEPT], sum = 0.0f, products = 0.0f;
+    x += first, dy += first, dx += first;
+    if (weight) weight += channel;
+    EACH_IN_REGISTERS(ROW_KEPT, k) value[k] = g[k] = 0.0f;
     if (kept) {
-        EACH_OF_SAMPLE(ROW_KEPT, k, i, begin)
+        const int from = lane;
+        EACH_LEFT(ROW_KEPT, k, most - lane)
         {
-            value[k] = x[first + SAMPLE_AT(i)];
-            g[k] = dy[first + SAMPLE_AT(i)];
+            value[k] = x[SAMPLE_ON(k)];
+            g[k] = dy[SAMPLE_ON(k)];
         }
-        EACH_OF_SAMPLE(ROW_KEPT, k, i, begin)
+        if (weight) EACH_LEFT(ROW_KEPT, k, most - lane) g[k] *= weight[SAMPLE_CHANNEL_ON(k)];
+        EACH_LEFT(ROW_KEPT, k, most - lane)
         {
-            if (weight) g[k] *= weight[channel + (int)SAMPLE_CHANNEL(i)];
             value[k] -= mean;
             sum += g[k];
             products += g[k] * value[k];
         }
     } else {
-        for (unsigned from = begin; from < most; from += ROW_AHEAD * step) {
-            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from)
+        for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
+            GLOBAL const float *x_piece = SAMPLE_PIECE(x), *dy_piece = SAMPLE_PIECE(dy);
+            GLOBAL const float *scale = SAMPLE_PIECE(weight);
+            EACH_LEFT(ROW_AHEAD, k, most - from)
             {
-                value[k] = x[first + SAMPLE_AT(i)];
-                g[k] = dy[first + SAMPLE_AT(i)];
+                value[k] = x_piece[SAMPLE_ON(k)];
+                g[k] = dy_piece[SAMPLE_ON(k)];
             }
-            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from)
+            if (weight) EACH_LEFT(ROW_AHEAD, k, most - from) g[k] *= scale[SAMPLE_CHANNEL_ON(k)];
+            EACH_LEFT(ROW_AHEAD, k, most - from)
             {
-                if (weight) g[k] *= weight[channel + (int)SAMPLE_CHANNEL(i)];
                 sum += g[k];
                 products += g[k] * (value[k] - mean);
             }
@@ -4276,27 +4430,70 @@ KERNEL(sample_norm_backward_team)
     const float level = INT(4) ? 0.0f : sum / (float)n;
     const float along = inverse * inverse * (products / (float)n);
     if (kept) {
-        EACH_OF_SAMPLE(ROW_KEPT, k, i, begin)
-        {
-            const WIDE at = first + SAMPLE_AT(i);
-            dx[at] = dml__with_beta(inverse * ((g[k] - level) - value[k] * along), beta, dx + at);
-        }
+        const int from = lane;
+        EACH_IN_REGISTERS(ROW_KEPT, k) g[k] = inverse * ((g[k] - level) - value[k] * along);
+        if (beta != 0.0f) EACH_LEFT(ROW_KEPT, k, most - lane) g[k] += beta * dx[SAMPLE_ON(k)];
+        EACH_LEFT(ROW_KEPT, k, most - lane) dx[SAMPLE_ON(k)] = g[k];
     } else {
-        for (unsigned from = begin; from < most; from += ROW_AHEAD * step) {
-            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from)
+        for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
+            GLOBAL const float *x_piece = SAMPLE_PIECE(x), *dy_piece = SAMPLE_PIECE(dy);
+            GLOBAL const float *scale = SAMPLE_PIECE(weight);
+            GLOBAL float *to = SAMPLE_PIECE(dx);
+            EACH_LEFT(ROW_AHEAD, k, most - from)
             {
-                value[k] = x[first + SAMPLE_AT(i)];
-                g[k] = dy[first + SAMPLE_AT(i)];
+                value[k] = x_piece[SAMPLE_ON(k)];
+                g[k] = dy_piece[SAMPLE_ON(k)];
             }
-            EACH_OF_SAMPLE(ROW_AHEAD, k, i, from)
-            {
-                const WIDE at = first + SAMPLE_AT(i);
-                if (weight) g[k] *= weight[channel + (int)SAMPLE_CHANNEL(i)];
-                dx[at] =
-                    dml__with_beta(inverse * ((g[k] - level) - (value[k] - mean) * along), beta, dx + at);
-            }
+            if (weight) EACH_LEFT(ROW_AHEAD, k, most - from) g[k] *= scale[SAMPLE_CHANNEL_ON(k)];
+            EACH_LEFT(ROW_AHEAD, k, most - from)
+            g[k] = inverse * ((g[k] - level) - (value[k] - mean) * along);
+            if (beta != 0.0f) EACH_LEFT(ROW_AHEAD, k, most - from) g[k] += beta * to[SAMPLE_ON(k)];
+            EACH_LEFT(ROW_AHEAD, k, most - from) to[SAMPLE_ON(k)] = g[k];
         }
     }
+}
+
+/* Which of them a launch is for. */
+#ifdef DML__RUN
+#define SAMPLE_CHOICE(call) call(INT(2) == 1, INT(7) ? 256 : 64)
+#else
+#define SAMPLE_CHOICE(call)                                                                                  \
+    do {                                                                                                     \
+        if (INT(2) == 1 && !INT(7))                                                                          \
+            call(1, 64);                                                                                     \
+        else if (INT(2) == 1)                                                                                \
+            call(1, 256);                                                                                    \
+        else if (!INT(7))                                                                                    \
+            call(0, 64);                                                                                     \
+        else                                                                                                 \
+            call(0, 256);                                                                                    \
+    } while (0)
+#endif
+
+/* y = weight (x - mean) inverse + bias. Buffers x, weight or NULL, bias or NULL, statistics, y; floats
+   epsilon; size{samples * groups}, of long ones also 4. y may be x. */
+KERNEL(sample_norm_forward_team)
+{
+    LOCAL float part[DML__GROUP_ITEMS];
+#define SAMPLE_FORWARD(flat, lanes)                                                                          \
+    dml__sample_norm_forward_as(HERE flat, lanes, part, BUFFER(0, const float), BUFFER(1, const float),      \
+                                BUFFER(2, const float), BUFFER(3, float), BUFFER(4, float), arguments)
+    SAMPLE_CHOICE(SAMPLE_FORWARD);
+#undef SAMPLE_FORWARD
+}
+
+/* dx = inverse (g - mean of g - (x - mean) inverse^2 mean of g (x - mean)) + beta dx for g = weight dy, by
+   square without the mean of g. Buffers x, dy, weight or NULL, statistics, dx; floats beta;
+   size{samples * groups}, of long ones also 4. dx may be dy. */
+KERNEL(sample_norm_backward_team)
+{
+    LOCAL float part[DML__GROUP_ITEMS];
+#define SAMPLE_BACKWARD(flat, lanes)                                                                         \
+    dml__sample_norm_backward_as(HERE flat, lanes, part, BUFFER(0, const float), BUFFER(1, const float),     \
+                                 BUFFER(2, const float), BUFFER(3, const float), BUFFER(4, float),           \
+                                 arguments)
+    SAMPLE_CHOICE(SAMPLE_BACKWARD);
+#undef SAMPLE_BACKWARD
 }
 
 /* The sums of dy and of dy (x - mean) inverse of each channel over the rows of a part: parts (2, parts,
@@ -4312,20 +4509,26 @@ KERNEL(sample_norm_products)
     const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16, group = column / INT(3);
     const dml__gpu_divisor by_pixels = dml__gpu_divisor_of(pixels);
     LOCAL float part[DML__GROUP_ITEMS];
+    const WIDE on = (WIDE)16 * channels;
     float sum = 0.0f, products = 0.0f;
     if (column < channels) {
         for (int first = from + lane; first < to; first += ROW_AHEAD * 16) {
-            float value[ROW_AHEAD], d[ROW_AHEAD];
+            float value[ROW_AHEAD], d[ROW_AHEAD], mean[ROW_AHEAD], inverse[ROW_AHEAD];
+            GLOBAL const float *x_from = x + (WIDE)first * channels + column;
+            GLOBAL const float *dy_from = dy + (WIDE)first * channels + column;
+            EACH_IN_REGISTERS(ROW_AHEAD, k) value[k] = d[k] = mean[k] = inverse[k] = 0.0f;
             EACH_AHEAD(ROW_AHEAD, k, row, first, 16, to)
             {
-                value[k] = x[(WIDE)row * channels + column];
-                d[k] = dy[(WIDE)row * channels + column];
+                const int sample = pixels == 1 ? row : (int)dml__gpu_divide((unsigned)row, by_pixels);
+                GLOBAL const float *of = statistics + 2 * ((WIDE)sample * groups + group);
+                mean[k] = of[0], inverse[k] = of[1];
+                value[k] = *x_from, d[k] = *dy_from;
+                x_from += on, dy_from += on;
             }
-            EACH_AHEAD(ROW_AHEAD, k, row, first, 16, to)
+            EACH_IN_REGISTERS(ROW_AHEAD, k)
             {
-                const WIDE of = 2 * ((WIDE)dml__gpu_divide((unsigned)row, by_pixels) * groups + group);
                 sum += d[k];
-                products += d[k] * ((value[k] - statistics[of]) * statistics[of + 1]);
+                products += d[k] * ((value[k] - mean[k]) * inverse[k]);
             }
         }
     }
@@ -4521,13 +4724,16 @@ KERNEL(embedding_forward)
     GLOBAL const float *table = BUFFER(1, const float);
     GLOBAL float *y = BUFFER(2, float);
     const unsigned width = (unsigned)INT(1), n = (unsigned)INT(0) * width;
-    const dml__gpu_divisor by_width = dml__gpu_divisor_of(INT(1));
     RUN_BEGINS(n);
     int row[RUN];
+    unsigned column[RUN];
     float value[RUN];
-    EACH_OF_RUN(k, i, n) row[k] = indices[dml__gpu_row(i, by_width)];
-    EACH_OF_RUN(k, i, n)
-    value[k] = table[(WIDE)row[k] * INT(1) + (i - dml__gpu_row(i, by_width) * width)];
+    EACH_PLACE_OF_RUN(k, place, c, width)
+    {
+        row[k] = place < (unsigned)INT(0) ? indices[place] : 0;
+        column[k] = c;
+    }
+    EACH_OF_RUN(k, i, n) value[k] = table[(WIDE)row[k] * INT(1) + column[k]];
     EACH_OF_RUN(k, i, n) y[i] = value[k];
 }
 
@@ -4624,34 +4830,33 @@ KERNEL(embedding_backward)
     GLOBAL const float *dy = BUFFER(2, const float);
     GLOBAL float *dtable = BUFFER(3, float);
     const unsigned width = (unsigned)INT(1), n = (unsigned)INT(0) * width;
-    const dml__gpu_divisor by_width = dml__gpu_divisor_of(INT(1));
     RUN_BEGINS(n);
     int next[RUN], row[RUN];
+    unsigned column[RUN];
     float sum[RUN], d[RUN];
-    EACH_OF_RUN(k, i, n)
+    EACH_OF_RUN(k, i, n) d[k] = dy[i];
+    EACH_PLACE_OF_RUN(k, place, c, width)
     {
-        const unsigned place = dml__gpu_row(i, by_width);
-        row[k] = links[(WIDE)INT(0) + place] ? indices[place] : -1;
-        next[k] = links[place];
-        d[k] = dy[i];
+        const int inside = place < (unsigned)INT(0);
+        row[k] = inside && links[(WIDE)INT(0) + place] ? indices[place] : -1;
+        next[k] = inside ? links[place] : -1;
+        column[k] = c;
     }
-    EACH_OF_RUN(k, i, n)
-    if (row[k] >= 0) sum[k] = dtable[(WIDE)row[k] * INT(1) + (i - dml__gpu_row(i, by_width) * width)];
+    EACH_OF_RUN(k, i, n) if (row[k] >= 0) sum[k] = dtable[(WIDE)row[k] * INT(1) + column[k]];
     EACH_OF_RUN(k, i, n)
     {
-        const unsigned column = i - dml__gpu_row(i, by_width) * width;
         if (row[k] < 0) continue;
         sum[k] += d[k];
         for (int at = next[k]; at >= 0;) { /* so many of them are read before the first is added */
             float more[LINKS_AHEAD];
             UNROLL for (int of = 0; of < LINKS_AHEAD; of++)
             {
-                more[of] = at >= 0 ? dy[(WIDE)at * INT(1) + column] : 0.0f;
+                more[of] = at >= 0 ? dy[(WIDE)at * INT(1) + column[k]] : 0.0f;
                 at = at >= 0 ? links[at] : -1;
             }
             UNROLL for (int of = 0; of < LINKS_AHEAD; of++) sum[k] += more[of];
         }
-        dtable[(WIDE)row[k] * INT(1) + column] = sum[k];
+        dtable[(WIDE)row[k] * INT(1) + column[k]] = sum[k];
     }
 }
 
@@ -8738,8 +8943,9 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
     work->shape.kernel = dml__cuda_kernel(ready.kernel);
     work->shape.grid[0] = grid.x, work->shape.grid[1] = grid.y, work->shape.grid[2] = grid.z;
     for (int i = 0; i < DML_LAUNCH_BUFFERS; i++)
-        if (launch->buffer[i].buffer) work->values.buffer[i] = (char *)launch->buffer[i].buffer->handle;
+        if (launch->buffer[i].buffer) work->values.buffer[i] = dml__cuda_address(launch->buffer[i]);
     work->values.arguments = ready.arguments;
+    memset(work->values.arguments.offset, 0, sizeof work->values.arguments.offset); /* they are added */
     return dml__cuda_end_record(device, record);
 }
 

@@ -127,10 +127,11 @@ static void memory_cross_entropy(const memory_bench *m)
                            .integer = { (int)rows, CLASSES, 1, 1, 0, 0, 256 }),
                array);
     memory_one(m, "cross_entropy_backward",
-               MEMORY_OVER("cross_entropy_backward", rows * CLASSES,
-                           .buffer = { gpu_at(m->array[0], 0), labels, memory_none, kept,
-                                       gpu_at(m->array[2], 0), gpu_at(m->array[1], 0) },
-                           .integer = { (int)rows, CLASSES, 1 }),
+               (dml_launch){ .kernel = "cross_entropy_backward",
+                             .size = { rows, (CLASSES + 255) / 256 },
+                             .buffer = { gpu_at(m->array[0], 0), labels, memory_none, kept,
+                                         gpu_at(m->array[2], 0), gpu_at(m->array[1], 0) },
+                             .integer = { (int)rows, CLASSES, 1, 256 } },
                2 * array);
 }
 
@@ -146,7 +147,8 @@ static void memory_layer_norm(const memory_bench *m)
     dml_launch launch = { .kernel = "sample_norm_forward",
                           .size = { rows, 1 },
                           .buffer = { x, weight, bias, statistics, gpu_at(m->array[2], 0) },
-                          .integer = { (int)rows, WIDTH, 1, WIDTH, 0, (int)part, (int)parts, 0 },
+                          .integer = { (int)rows, WIDTH, 1, WIDTH, 0, (int)part, (int)parts, 0, 1,
+                                       (int)rows },
                           .real = { 1e-5f } };
     memory_one(m, "layer_norm_forward", launch, 2 * array);
     launch.kernel = "sample_norm_backward";

@@ -592,8 +592,9 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
     work->shape.kernel = dml__cuda_kernel(ready.kernel);
     work->shape.grid[0] = grid.x, work->shape.grid[1] = grid.y, work->shape.grid[2] = grid.z;
     for (int i = 0; i < DML_LAUNCH_BUFFERS; i++)
-        if (launch->buffer[i].buffer) work->values.buffer[i] = (char *)launch->buffer[i].buffer->handle;
+        if (launch->buffer[i].buffer) work->values.buffer[i] = dml__cuda_address(launch->buffer[i]);
     work->values.arguments = ready.arguments;
+    memset(work->values.arguments.offset, 0, sizeof work->values.arguments.offset); /* they are added */
     return dml__cuda_end_record(device, record);
 }
 

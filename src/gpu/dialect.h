@@ -12,11 +12,13 @@
    where p is a multiple of four from its beginning
    - BARRIER(); all items of a group, or none, come here; never after a return
    - UNROLL: before a loop over an array that lies in registers
-   - ROLLED: before a loop that is to stay one
    - HELPER: before a function; where it uses ITEM, GROUP_X, GROUP_Y or BARRIER its parameters begin with
      HERE_PARAMETER, and its arguments with HERE, both of which bring their comma
    - SHARED type *: a pointer to LOCAL memory
    - MULTIPLY_HIGH(a, b): the upper half of the product of two unsigned
+   - RECIPROCAL(x): 1 / x of at least 1, within two of its last bits
+   - WARP_OTHER(x, reach): what x is in the item whose number differs by the bit `reach`, 1 to 16; all items
+   come here. Only where it is there (CUDA, host C)
    - BITS_OF(x), FLOAT_OF(u): the bits of a float, and back
    - WIDE: a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes
 
@@ -37,7 +39,11 @@
 #ifndef DML_GPU_DIALECT_H
 #define DML_GPU_DIALECT_H
 
+#ifdef __CUDACC__ /* whose host has added the offsets: kernels had done so again at each use */
+#define BUFFER(i, type) ((type *)buffer##i)
+#else
 #define BUFFER(i, type) ((GLOBAL type *)(buffer##i ? buffer##i + arguments.offset[i] : 0))
+#endif
 #define INT(i) (arguments.integer[i])
 #define REAL(i) (arguments.real[i])
 #define ELEMENT ((unsigned)GROUP_X * DML__GROUP_ITEMS + (unsigned)ITEM)
@@ -50,7 +56,6 @@
 #define QUAD float4
 #define QUAD_AT(p) (*(__local const float4 *)(p))
 #define UNROLL __attribute__((opencl_unroll_hint))
-#define ROLLED __attribute__((opencl_unroll_hint(1)))
 #define SHARED __local
 #define HERE_PARAMETER
 #define HERE
@@ -102,6 +107,8 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define MULTIPLY_HIGH(a, b) mul_hi(a, b)
 #endif
 #define SQRT(x) sqrt(x)
+#define RECIPROCAL(x) (1.0f / (x))
+#define RECIPROCAL_ROOT(x) rsqrt(x)
 #define SIN(x) sin(x)
 #define COS(x) cos(x)
 #define POW(x, y) pow(x, y)
@@ -118,7 +125,6 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define QUAD float4
 #define QUAD_AT(p) (*(const float4 *)(p))
 #define UNROLL _Pragma("unroll")
-#define ROLLED _Pragma("unroll 1")
 #define SHARED
 #define HERE_PARAMETER
 #define HERE
@@ -132,6 +138,7 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define GROUP_X ((int)blockIdx.x)
 #define GROUP_Y ((int)(blockIdx.z * gridDim.y + blockIdx.y)) /* a grid's y ends at 65535, so z carries on */
 #define BARRIER() __syncthreads()
+#define WARP_OTHER(x, reach) __shfl_xor_sync(0xffffffffu, x, reach)
 #define EXP(x) expf(x)
 #define EXPM1(x) expm1f(x)
 #define LOG(x) logf(x)
@@ -141,6 +148,8 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define ABS(x) fabsf(x)
 #define MULTIPLY_HIGH(a, b) __umulhi(a, b)
 #define SQRT(x) sqrtf(x)
+#define RECIPROCAL(x) __fdividef(1.0f, x)
+#define RECIPROCAL_ROOT(x) rsqrtf(x)
 #define SIN(x) sinf(x)
 #define COS(x) cosf(x)
 #define POW(x, y) powf(x, y)
@@ -157,7 +166,6 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define QUAD dml__host_quad
 #define QUAD_AT(p) (*(const dml__host_quad *)(p))
 #define UNROLL
-#define ROLLED
 #define SHARED
 #define HERE_PARAMETER const dml__host_item *self,
 #define HERE self,
@@ -184,6 +192,7 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define GROUP_X (self->group_x)
 #define GROUP_Y (self->group_y)
 #define BARRIER() dml__host_barrier(self)
+#define WARP_OTHER(x, reach) dml__host_other(self, x, reach)
 #define EXP(x) expf(x)
 #define EXPM1(x) expm1f(x)
 #define LOG(x) logf(x)
@@ -193,6 +202,8 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 #define ABS(x) fabsf(x)
 #define MULTIPLY_HIGH(a, b) ((uint32_t)((uint64_t)(a) * (b) >> 32))
 #define SQRT(x) sqrtf(x)
+#define RECIPROCAL(x) (1.0f / (x))
+#define RECIPROCAL_ROOT(x) (1.0f / sqrtf(x))
 #define SIN(x) sinf(x)
 #define COS(x) cosf(x)
 #define POW(x, y) powf(x, y)

@@ -20,9 +20,17 @@
 #define EACH_OF_RUN(k, i, n) EACH_OF(RUN, RUN_BEGIN, k, i, n)
 #define EACH_OF(count, begin, k, i, n)                                                                       \
     UNROLL for (unsigned k = 0, i = (begin); k < (count); k++, i += DML__GROUP_ITEMS) if (i < (n))
-/* The same in a loop that stays one, for what is long. */
-#define ONE_OF_RUN(k, i, n)                                                                                  \
-    ROLLED for (unsigned k = 0, i = RUN_BEGIN; k < RUN && i < (n); k++, i += DML__GROUP_ITEMS)
+
+/* Before a statement for each of what an item has in registers, also of what isn't there, where that does no
+   harm: without a condition they are computed side by side. */
+#define EACH_IN_REGISTERS(count, k) UNROLL for (int k = 0; k < (count); k++)
+/* Before a statement for each of an item's elements, as the one of row r and column c of a matrix of so many
+   columns; also of those that aren't there, whose rows are beyond the last. */
+#define EACH_PLACE_OF_RUN(k, r, c, columns)                                                                  \
+    const unsigned rows_on = DML__GROUP_ITEMS / (columns), columns_on = DML__GROUP_ITEMS % (columns);        \
+    unsigned r = RUN_BEGIN / (columns), c = RUN_BEGIN % (columns);                                           \
+    UNROLL for (int k = 0; k < RUN;                                                                          \
+                k++, c += columns_on, r += rows_on + (c >= (columns)), c -= c >= (columns) ? (columns) : 0)
 
 /* new + beta old, where old is not read, and may hold anything, when beta is 0. */
 HELPER float dml__with_beta(float value, float beta, GLOBAL const float *old)
@@ -79,16 +87,6 @@ HELPER unsigned dml__gpu_quotient(unsigned n, const dml__gpu_divisor d)
 #endif
 }
 
-/* Where what is read by the quotient takes a CPU's items apart anyway, they divide as fast. */
-HELPER unsigned dml__gpu_row(unsigned n, const dml__gpu_divisor d)
-{
-#ifdef DML__RUN
-    return n / d.number;
-#else
-    return dml__gpu_divide(n, d);
-#endif
-}
-
 /* y = alpha x + beta y. Buffers x, y; ints n; floats alpha, beta. */
 KERNEL(axpby)
 {
@@ -130,13 +128,11 @@ KERNEL(bias_add)
     GLOBAL const float *bias = BUFFER(0, const float);
     GLOBAL float *y = BUFFER(1, float);
     const unsigned columns = (unsigned)INT(1), n = (unsigned)INT(0) * columns;
-    const dml__gpu_divisor by_columns = dml__gpu_divisor_of(INT(1));
     RUN_BEGINS(n);
     float value[RUN], more[RUN];
-    EACH_OF_RUN(k, i, n)
-    {
-        value[k] = y[i];
-        more[k] = bias ? bias[i - dml__gpu_divide(i, by_columns) * columns] : 0.0f;
+    EACH_OF_RUN(k, i, n) value[k] = y[i];
+    if (bias) {
+        EACH_PLACE_OF_RUN(k, row, c, columns) more[k] = bias[c];
     }
     EACH_OF_RUN(k, i, n) y[i] = dml__with_relu(bias ? value[k] + more[k] : value[k], INT(2));
 }

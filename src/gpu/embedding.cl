@@ -11,13 +11,16 @@ KERNEL(embedding_forward)
     GLOBAL const float *table = BUFFER(1, const float);
     GLOBAL float *y = BUFFER(2, float);
     const unsigned width = (unsigned)INT(1), n = (unsigned)INT(0) * width;
-    const dml__gpu_divisor by_width = dml__gpu_divisor_of(INT(1));
     RUN_BEGINS(n);
     int row[RUN];
+    unsigned column[RUN];
     float value[RUN];
-    EACH_OF_RUN(k, i, n) row[k] = indices[dml__gpu_row(i, by_width)];
-    EACH_OF_RUN(k, i, n)
-    value[k] = table[(WIDE)row[k] * INT(1) + (i - dml__gpu_row(i, by_width) * width)];
+    EACH_PLACE_OF_RUN(k, place, c, width)
+    {
+        row[k] = place < (unsigned)INT(0) ? indices[place] : 0;
+        column[k] = c;
+    }
+    EACH_OF_RUN(k, i, n) value[k] = table[(WIDE)row[k] * INT(1) + column[k]];
     EACH_OF_RUN(k, i, n) y[i] = value[k];
 }
 
@@ -114,34 +117,33 @@ KERNEL(embedding_backward)
     GLOBAL const float *dy = BUFFER(2, const float);
     GLOBAL float *dtable = BUFFER(3, float);
     const unsigned width = (unsigned)INT(1), n = (unsigned)INT(0) * width;
-    const dml__gpu_divisor by_width = dml__gpu_divisor_of(INT(1));
     RUN_BEGINS(n);
     int next[RUN], row[RUN];
+    unsigned column[RUN];
     float sum[RUN], d[RUN];
-    EACH_OF_RUN(k, i, n)
+    EACH_OF_RUN(k, i, n) d[k] = dy[i];
+    EACH_PLACE_OF_RUN(k, place, c, width)
     {
-        const unsigned place = dml__gpu_row(i, by_width);
-        row[k] = links[(WIDE)INT(0) + place] ? indices[place] : -1;
-        next[k] = links[place];
-        d[k] = dy[i];
+        const int inside = place < (unsigned)INT(0);
+        row[k] = inside && links[(WIDE)INT(0) + place] ? indices[place] : -1;
+        next[k] = inside ? links[place] : -1;
+        column[k] = c;
     }
-    EACH_OF_RUN(k, i, n)
-    if (row[k] >= 0) sum[k] = dtable[(WIDE)row[k] * INT(1) + (i - dml__gpu_row(i, by_width) * width)];
+    EACH_OF_RUN(k, i, n) if (row[k] >= 0) sum[k] = dtable[(WIDE)row[k] * INT(1) + column[k]];
     EACH_OF_RUN(k, i, n)
     {
-        const unsigned column = i - dml__gpu_row(i, by_width) * width;
         if (row[k] < 0) continue;
         sum[k] += d[k];
         for (int at = next[k]; at >= 0;) { /* so many of them are read before the first is added */
             float more[LINKS_AHEAD];
             UNROLL for (int of = 0; of < LINKS_AHEAD; of++)
             {
-                more[of] = at >= 0 ? dy[(WIDE)at * INT(1) + column] : 0.0f;
+                more[of] = at >= 0 ? dy[(WIDE)at * INT(1) + column[k]] : 0.0f;
                 at = at >= 0 ? links[at] : -1;
             }
             UNROLL for (int of = 0; of < LINKS_AHEAD; of++) sum[k] += more[of];
         }
-        dtable[(WIDE)row[k] * INT(1) + column] = sum[k];
+        dtable[(WIDE)row[k] * INT(1) + column[k]] = sum[k];
     }
 }
 

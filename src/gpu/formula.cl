@@ -1,6 +1,5 @@
 /* formula.cl: the functions of kernels/formulas.h, all in two kernels: which one is the same for every item,
-   so choosing costs nothing beside the memory. Of an item's elements one is computed after the other, since
-   all of the functions RUN times over would be much code. */
+   and is chosen once for an item's RUN elements, which are computed side by side. */
 #ifndef DML_GPU_FORMULA_CL
 #define DML_GPU_FORMULA_CL
 
@@ -9,12 +8,9 @@
 #define VALUE const float
 #define K(constant) (constant)
 #define WHERE(mask, x, y) ((mask) ? (x) : (y))
-#define SIGMOID(x) (1.0f / (1.0f + EXP(-(x))))
+#define SIGMOID(x) RECIPROCAL(1.0f + EXP(-(x)))
 #define P p
 #define Q q
-
-/* Moves an array of RUN in registers on, which only constants can index. */
-#define FORMULA_NEXT(array) UNROLL for (int at = 0; at + 1 < RUN; at++) array[at] = array[at + 1]
 
 /* y = the formula. Buffers a, b, c (what the formula lacks is NULL), y; ints n, formula; floats p, q. */
 KERNEL(formula_forward)
@@ -26,38 +22,35 @@ KERNEL(formula_forward)
     const unsigned n = (unsigned)INT(0);
     const float p = REAL(0), q = REAL(1);
     RUN_BEGINS(n);
-    float as[RUN], bs[RUN], cs[RUN];
-    EACH_OF_RUN(k, i, n)
-    {
-        as[k] = in_a[i];
-        bs[k] = in_b ? in_b[i] : 0.0f;
-        cs[k] = in_c ? in_c[i] : 0.0f;
-    }
-    ONE_OF_RUN(k, i, n)
-    {
-        const float a = as[0], b = bs[0], c = cs[0];
-        float y = 0.0f;
-        FORMULA_NEXT(as);
-        FORMULA_NEXT(bs);
-        FORMULA_NEXT(cs);
-        switch (INT(1)) {
+    float as[RUN], bs[RUN], cs[RUN], ys[RUN];
+    EACH_IN_REGISTERS(RUN, k) as[k] = bs[k] = cs[k] = ys[k] = 0.0f;
+    EACH_OF_RUN(k, i, n) as[k] = in_a[i];
+    if (in_b) EACH_OF_RUN(k, i, n) bs[k] = in_b[i];
+    if (in_c) EACH_OF_RUN(k, i, n) cs[k] = in_c[i];
+    switch (INT(1)) {
 #define DML__FORMULA_CASE_1(name, needs, forward, gradient)                                                  \
-    case DML__FORMULA_##name: {                                                                              \
-        forward;                                                                                             \
-    } break;
+    case DML__FORMULA_##name:                                                                                \
+        EACH_IN_REGISTERS(RUN, k)                                                                            \
+        {                                                                                                    \
+            const float a = as[k], b = bs[k], c = cs[k];                                                     \
+            float y;                                                                                         \
+            (void)a, (void)b, (void)c;                                                                       \
+            forward;                                                                                         \
+            ys[k] = y;                                                                                       \
+        }                                                                                                    \
+        break;
 #define DML__FORMULA_CASE_2(name, inputs, first, needs, forward, gradient0, gradient1)                       \
     DML__FORMULA_CASE_1(name, needs, forward, gradient0)
 #define DML__FORMULA_CASE_FLAT(name, forward) DML__FORMULA_CASE_1(name, 0, forward, 0)
-            DML__FORMULAS_1(DML__FORMULA_CASE_1)
-            DML__FORMULAS_2(DML__FORMULA_CASE_2)
-            DML__FORMULAS_FLAT(DML__FORMULA_CASE_FLAT)
-            DML__FORMULAS_LOSS(DML__FORMULA_CASE_2)
+        DML__FORMULAS_1(DML__FORMULA_CASE_1)
+        DML__FORMULAS_2(DML__FORMULA_CASE_2)
+        DML__FORMULAS_FLAT(DML__FORMULA_CASE_FLAT)
+        DML__FORMULAS_LOSS(DML__FORMULA_CASE_2)
 #undef DML__FORMULA_CASE_1
 #undef DML__FORMULA_CASE_2
 #undef DML__FORMULA_CASE_FLAT
-        }
-        out[i] = y;
     }
+    EACH_OF_RUN(k, i, n) out[i] = ys[k];
 }
 
 /* g0, g1 = the gradients of the inputs that have one, + beta what is there; NULL: not wanted. Each may be dy,
@@ -74,45 +67,47 @@ KERNEL(formula_backward)
     const unsigned n = (unsigned)INT(0);
     const float p = REAL(0), q = REAL(1), beta0 = REAL(2), beta1 = REAL(3);
     RUN_BEGINS(n);
-    float as[RUN], bs[RUN], ys[RUN], dys[RUN];
-    EACH_OF_RUN(k, i, n)
-    {
-        as[k] = in_a ? in_a[i] : 0.0f;
-        bs[k] = in_b ? in_b[i] : 0.0f;
-        ys[k] = output ? output[i] : 0.0f;
-        dys[k] = gradient[i];
-    }
-    ONE_OF_RUN(k, i, n)
-    {
-        const float a = as[0], b = bs[0], y = ys[0], dy = dys[0];
-        float d = 0.0f, d1 = 0.0f;
-        FORMULA_NEXT(as);
-        FORMULA_NEXT(bs);
-        FORMULA_NEXT(ys);
-        FORMULA_NEXT(dys);
-        switch (INT(1)) {
+    float as[RUN], bs[RUN], ys[RUN], dys[RUN], ds[RUN], d1s[RUN];
+    EACH_IN_REGISTERS(RUN, k) as[k] = bs[k] = ys[k] = dys[k] = ds[k] = d1s[k] = 0.0f;
+    EACH_OF_RUN(k, i, n) dys[k] = gradient[i];
+    if (in_a) EACH_OF_RUN(k, i, n) as[k] = in_a[i];
+    if (in_b) EACH_OF_RUN(k, i, n) bs[k] = in_b[i];
+    if (output) EACH_OF_RUN(k, i, n) ys[k] = output[i];
+    switch (INT(1)) {
 #define DML__FORMULA_CASE_1(name, needs, forward, gradient)                                                  \
-    case DML__FORMULA_##name: {                                                                              \
-        gradient;                                                                                            \
-    } break;
+    case DML__FORMULA_##name:                                                                                \
+        EACH_IN_REGISTERS(RUN, k)                                                                            \
+        {                                                                                                    \
+            const float a = as[k], b = bs[k], y = ys[k], dy = dys[k];                                        \
+            float d;                                                                                         \
+            (void)a, (void)b, (void)y, (void)dy;                                                             \
+            gradient;                                                                                        \
+            ds[k] = d;                                                                                       \
+        }                                                                                                    \
+        break;
 #define DML__FORMULA_CASE_2(name, inputs, first, needs, forward, gradient0, gradient1)                       \
-    case DML__FORMULA_##name: {                                                                              \
-        gradient1;                                                                                           \
-        d1 = d;                                                                                              \
-        gradient0;                                                                                           \
-    } break;
-            DML__FORMULAS_1(DML__FORMULA_CASE_1)
-            DML__FORMULAS_2(DML__FORMULA_CASE_2)
-            DML__FORMULAS_LOSS(DML__FORMULA_CASE_2)
+    case DML__FORMULA_##name:                                                                                \
+        EACH_IN_REGISTERS(RUN, k)                                                                            \
+        {                                                                                                    \
+            const float a = as[k], b = bs[k], y = ys[k], dy = dys[k];                                        \
+            float d;                                                                                         \
+            (void)a, (void)b, (void)y, (void)dy;                                                             \
+            gradient1;                                                                                       \
+            d1s[k] = d;                                                                                      \
+            gradient0;                                                                                       \
+            ds[k] = d;                                                                                       \
+        }                                                                                                    \
+        break;
+        DML__FORMULAS_1(DML__FORMULA_CASE_1)
+        DML__FORMULAS_2(DML__FORMULA_CASE_2)
+        DML__FORMULAS_LOSS(DML__FORMULA_CASE_2)
 #undef DML__FORMULA_CASE_1
 #undef DML__FORMULA_CASE_2
-        }
-        if (g0) g0[i] = dml__with_beta(d, beta0, g0 + i);
-        if (g1) g1[i] = dml__with_beta(d1, beta1, g1 + i);
     }
+    if (g0) EACH_OF_RUN(k, i, n) g0[i] = dml__with_beta(ds[k], beta0, g0 + i);
+    if (g1) EACH_OF_RUN(k, i, n) g1[i] = dml__with_beta(d1s[k], beta1, g1 + i);
 }
 
-#undef FORMULA_NEXT
 #undef VALUE
 #undef K
 #undef WHERE

@@ -25,6 +25,16 @@ typedef struct dml__host_item {
 
 static void dml__host_barrier(const dml__host_item *self);
 
+static float dml__host_other(const dml__host_item *self, float x, int reach)
+{
+    static float given[DML__GROUP_ITEMS];
+    given[self->item] = x;
+    dml__host_barrier(self);
+    x = given[self->item ^ reach];
+    dml__host_barrier(self);
+    return x;
+}
+
 static unsigned dml__host_bits(float x)
 {
     unsigned bits;

@@ -52,7 +52,7 @@ enum { DML__COVERS_RUNS = 1024, DML__COVERS_RUNS_OF_ONE = 256 };
     X(sum_rows, 16, 1)                                                                                       \
     X(argmax, 16, 1)                                                                                         \
     X(cross_entropy_forward, 1, 1)                                                                           \
-    X(cross_entropy_backward, DML__COVERS_RUNS, 1)                                                           \
+    X(cross_entropy_backward, 1, 8)                                                                          \
     X(cross_entropy_backward_target, 256, 1)                                                                 \
     X(loss_total, 1, 1)                                                                                      \
     X(loss_spread, 256, 1)                                                                                   \

@@ -2,6 +2,8 @@
 #ifndef DML_GPU_LOSS_CL
 #define DML_GPU_LOSS_CL
 
+#define CLASSES_AHEAD 8 /* of a row, which an item reads before it computes */
+
 /* What the classes c of a row weigh, but for a label's own part (kernels/cross_entropy.h). */
 HELPER float dml__class_weight(GLOBAL const float *target, GLOBAL const float *weights, int c, int classes,
                                float smoothing)
@@ -11,38 +13,34 @@ HELPER float dml__class_weight(GLOBAL const float *target, GLOBAL const float *w
     return weights ? weight * weights[c] : weight;
 }
 
-/* For each row, kept (6, rows) = the largest logit, 1 / sum(exp(logit - largest)), the sum of what the
-   classes weigh, its loss, what it counts in the divisor, its weight. A label outside 0 .. classes - 1 that
-   isn't the ignored one gives a loss of NaN and reads nothing. Buffers logits, labels (int) or the target,
-   class weights, row weights (NULL: 1), kept; ints rows, classes, rows of a row weight, whether there are
-   labels, whether one is ignored, which, lanes (16 to 256, a power of two), which items do a row; floats
-   smoothing; size{groups}. */
-KERNEL(cross_entropy_forward)
+/* Both kernels are helpers with the lanes as a constant: the items that do a row, of which a group does 256 /
+   lanes. */
+#define CROSS_ENTROPY_PARAMETERS HERE_PARAMETER const int lanes, SHARED float *part
+#define CROSS_ENTROPY_ROW                                                                                    \
+    (GROUP_X * (int)(DML__GROUP_ITEMS / (unsigned)lanes) + (int)((unsigned)ITEM / (unsigned)lanes))
+
+HELPER void dml__cross_entropy_forward_as(CROSS_ENTROPY_PARAMETERS, GLOBAL const float *logits,
+                                          GLOBAL const float *target, GLOBAL const int *labels,
+                                          GLOBAL const float *class_weights, GLOBAL const float *row_weights,
+                                          GLOBAL float *kept, const dml__kernel_arguments arguments)
 {
-    GLOBAL const float *logits = BUFFER(0, const float);
-    GLOBAL const float *class_weights = BUFFER(2, const float);
-    GLOBAL const float *row_weights = BUFFER(3, const float);
-    GLOBAL float *kept = BUFFER(4, float);
-    const int rows = INT(0), classes = INT(1), labelled = INT(3);
+    const int rows = INT(0), classes = INT(1);
     const float smoothing = REAL(0);
-    const int lanes = INT(6), lane = ITEM % lanes, team = ITEM - lane;
-    const int row = GROUP_X * (DML__GROUP_ITEMS / lanes) + ITEM / lanes, inside = row < rows;
-    const WIDE first = (WIDE)row * classes;
-    GLOBAL const float *target = labelled ? 0 : BUFFER(1, const float);
-    GLOBAL const int *labels = labelled ? BUFFER(1, const int) : 0;
-    LOCAL float part[DML__GROUP_ITEMS];
+    const int lane = ITEM & (lanes - 1), team = ITEM - lane, row = CROSS_ENTROPY_ROW, inside = row < rows;
     float largest = MINUS_INFINITY, sum = 0.0f, whole = 0.0f, product = 0.0f;
     float weight = inside && row_weights ? row_weights[row / INT(2)] : 1.0f;
-    if (inside && labelled && INT(4) && labels[row] == INT(5)) weight = 0.0f;
-    if (inside && labelled && class_weights && smoothing == 0.0f && weight != 0.0f && labels[row] >= 0 &&
+    if (inside && labels && INT(4) && labels[row] == INT(5)) weight = 0.0f;
+    if (inside && labels && class_weights && smoothing == 0.0f && weight != 0.0f && labels[row] >= 0 &&
         labels[row] < classes && class_weights[labels[row]] == 0.0f)
         weight = 0.0f;
     const int counts = inside && weight != 0.0f;
+    logits += (WIDE)row * classes;
     if (counts)
         for (int from = lane; from < classes; from += EXPONENTIALS_AHEAD * lanes) {
             float value[EXPONENTIALS_AHEAD];
-            UNROLL for (int k = 0; k < EXPONENTIALS_AHEAD; k++) value[k] = MINUS_INFINITY;
-            EACH_AHEAD(EXPONENTIALS_AHEAD, k, c, from, lanes, classes) value[k] = logits[first + c];
+            GLOBAL const float *piece = logits + from;
+            EACH_IN_REGISTERS(EXPONENTIALS_AHEAD, k) value[k] = MINUS_INFINITY;
+            EACH_LEFT(EXPONENTIALS_AHEAD, k, classes - from) value[k] = piece[k * lanes];
             ADD_EXPONENTIALS(value, EXPONENTIALS_AHEAD, largest, sum);
         }
     const float own_largest = largest;
@@ -51,10 +49,10 @@ KERNEL(cross_entropy_forward)
     TEAM_SUM(sum, part, team, lane, lanes, 1);
     if (counts && (target || smoothing != 0.0f))
         for (int c = lane; c < classes; c += lanes) {
-            const float of_class =
-                dml__class_weight(target ? target + first : 0, class_weights, c, classes, smoothing);
+            const float of_class = dml__class_weight(target ? target + (WIDE)row * classes : 0, class_weights,
+                                                     c, classes, smoothing);
             whole += of_class;
-            product += of_class * (largest - logits[first + c]);
+            product += of_class * (largest - logits[c]);
         }
     if (target || smoothing != 0.0f) {
         TEAM_SUM(whole, part, team, lane, lanes, 1);
@@ -62,11 +60,11 @@ KERNEL(cross_entropy_forward)
     }
     if (lane == 0 && inside) {
         float share = weight;
-        if (counts && labelled) {
+        if (counts && labels) {
             const int label = labels[row], known = label >= 0 && label < classes;
             const float own = !known ? NOT_A_NUMBER : class_weights ? class_weights[label] : 1.0f;
             whole += (1.0f - smoothing) * own;
-            product += (1.0f - smoothing) * own * (known ? largest - logits[first + label] : 0.0f);
+            product += (1.0f - smoothing) * own * (known ? largest - logits[label] : 0.0f);
             share *= own;
         }
         kept[row] = counts ? largest : 0.0f;
@@ -78,53 +76,77 @@ KERNEL(cross_entropy_forward)
     }
 }
 
+/* For each row, kept (6, rows) = the largest logit, 1 / sum(exp(logit - largest)), the sum of what the
+   classes weigh, its loss, what it counts in the divisor, its weight. A label outside 0 .. classes - 1 that
+   isn't the ignored one gives a loss of NaN and reads nothing. Buffers logits, labels (int) or the target,
+   class weights, row weights (NULL: 1), kept; ints rows, classes, rows of a row weight, whether there are
+   labels, whether one is ignored, which, lanes (16, 64 or 256); floats smoothing; size{groups}. */
+KERNEL(cross_entropy_forward)
+{
+    LOCAL float part[DML__GROUP_ITEMS];
+#define CROSS_ENTROPY_FORWARD(lanes)                                                                         \
+    dml__cross_entropy_forward_as(HERE lanes, part, BUFFER(0, const float),                                  \
+                                  INT(3) ? 0 : BUFFER(1, const float), INT(3) ? BUFFER(1, const int) : 0,    \
+                                  BUFFER(2, const float), BUFFER(3, const float), BUFFER(4, float),          \
+                                  arguments)
+    BY_LANES(INT(6), CROSS_ENTROPY_FORWARD);
+#undef CROSS_ENTROPY_FORWARD
+}
+
+HELPER void dml__cross_entropy_backward_as(HERE_PARAMETER const int lanes, GLOBAL const float *logits,
+                                           GLOBAL const float *target, GLOBAL const int *labels,
+                                           GLOBAL const float *class_weights, GLOBAL const float *kept,
+                                           GLOBAL const float *dloss, GLOBAL float *dlogits,
+                                           const dml__kernel_arguments arguments)
+{
+    const int rows = INT(0), classes = INT(1), row = CROSS_ENTROPY_ROW, inside = row < rows;
+    const int from = GROUP_Y * CLASSES_AHEAD * lanes + (ITEM & (lanes - 1)),
+              left = inside ? classes - from : 0;
+    const float smoothing = REAL(0), beta = REAL(1);
+    const WIDE first = (WIDE)row * classes + from;
+    float logit[CLASSES_AHEAD], old[CLASSES_AHEAD];
+    logits += first, dlogits += first;
+    EACH_IN_REGISTERS(CLASSES_AHEAD, k) logit[k] = old[k] = 0.0f;
+    EACH_LEFT(CLASSES_AHEAD, k, left) logit[k] = logits[k * lanes];
+    if (beta != 0.0f) EACH_LEFT(CLASSES_AHEAD, k, left) old[k] = dlogits[k * lanes];
+    const float weight = inside ? kept[(WIDE)rows * 5 + row] : 0.0f, largest = inside ? kept[row] : 0.0f;
+    const float factor = inside ? kept[(WIDE)rows + row] * kept[(WIDE)rows * 2 + row] : 0.0f;
+    const float scale = dloss[0] * kept[(WIDE)rows * 6] * weight;
+    const int label = inside && labels ? labels[row] - from : -1; /* of this item's classes */
+    if (labels && !class_weights) {
+        const float of_each = smoothing / (float)classes, of_label = of_each + (1.0f - smoothing);
+        EACH_IN_REGISTERS(CLASSES_AHEAD, k)
+        {
+            const float of_class = label == k * lanes ? of_label : of_each;
+            logit[k] = (EXP(logit[k] - largest) * factor - of_class) * scale;
+        }
+    } else {
+        EACH_LEFT(CLASSES_AHEAD, k, left)
+        {
+            float of_class = dml__class_weight(target ? target + (WIDE)row * classes : 0, class_weights,
+                                               from + k * lanes, classes, smoothing);
+            if (label == k * lanes)
+                of_class += (1.0f - smoothing) * (class_weights ? class_weights[from + k * lanes] : 1.0f);
+            logit[k] = (EXP(logit[k] - largest) * factor - of_class) * scale;
+        }
+    }
+    EACH_IN_REGISTERS(CLASSES_AHEAD, k) logit[k] = (weight != 0.0f ? logit[k] : 0.0f) + beta * old[k];
+    EACH_LEFT(CLASSES_AHEAD, k, left) dlogits[k * lanes] = logit[k];
+}
+
 /* dlogits = dloss[0] scale[0] x the gradient of each row's loss + beta dlogits, which may be the logits.
    Buffers logits, labels (int) or the target, class weights (NULL: 1), kept (6, rows) with the scale behind
-   it, dloss, dlogits; ints rows, classes, whether there are labels; floats smoothing, beta;
-   size{rows * classes}. */
+   it, dloss, dlogits; ints rows, classes, whether there are labels, lanes (16, 64 or 256); floats smoothing,
+   beta; size{groups of rows, classes / lanes, rounded up}. */
 KERNEL(cross_entropy_backward)
 {
-    GLOBAL const float *logits = BUFFER(0, const float);
-    GLOBAL const float *class_weights = BUFFER(2, const float);
-    GLOBAL const float *kept = BUFFER(3, const float);
-    GLOBAL const float *dloss = BUFFER(4, const float);
-    GLOBAL float *dlogits = BUFFER(5, float);
-    const unsigned rows = (unsigned)INT(0), classes = (unsigned)INT(1);
-    const float smoothing = REAL(0), beta = REAL(1);
-    GLOBAL const float *target = INT(2) ? 0 : BUFFER(1, const float);
-    GLOBAL const int *labels = INT(2) ? BUFFER(1, const int) : 0;
-    const unsigned n = rows * classes;
-    const dml__gpu_divisor by_classes = dml__gpu_divisor_of(INT(1));
-    const float scale = dloss[0] * kept[(WIDE)rows * 6];
-    RUN_BEGINS(n);
-    float logit[RUN], old[RUN], weight = 0.0f, largest = 0.0f, factor = 0.0f;
-    unsigned last = 0xffffffffu; /* the row that these are of */
-    int label = 0;
-    EACH_OF_RUN(k, i, n)
-    {
-        logit[k] = logits[i];
-        old[k] = dml__old(beta, dlogits + i);
-    }
-    EACH_OF_RUN(k, i, n)
-    {
-        const unsigned row = dml__gpu_divide(i, by_classes), c = i - row * classes;
-        float value = 0.0f;
-        if (row != last) {
-            last = row;
-            weight = kept[(WIDE)rows * 5 + row];
-            largest = kept[row];
-            factor = kept[rows + row] * kept[(WIDE)rows * 2 + row];
-            label = labels ? labels[row] : -1;
-        }
-        if (weight != 0.0f) {
-            float of_class = dml__class_weight(target ? target + (WIDE)row * classes : 0, class_weights,
-                                               (int)c, (int)classes, smoothing);
-            if (labels && (unsigned)label == c)
-                of_class += (1.0f - smoothing) * (class_weights ? class_weights[c] : 1.0f);
-            value = (EXP(logit[k] - largest) * factor - of_class) * (scale * weight);
-        }
-        dlogits[i] = value + beta * old[k];
-    }
+#define CROSS_ENTROPY_BACKWARD(lanes)                                                                        \
+    dml__cross_entropy_backward_as(HERE lanes, BUFFER(0, const float), INT(2) ? 0 : BUFFER(1, const float),  \
+                                   INT(2) ? BUFFER(1, const int) : 0, BUFFER(2, const float),                \
+                                   BUFFER(3, const float), BUFFER(4, const float), BUFFER(5, float),         \
+                                   arguments)
+    BY_LANES(INT(3), CROSS_ENTROPY_BACKWARD);
+#undef CROSS_ENTROPY_BACKWARD
 }
 
 /* dtarget = the same for the target. Buffers logits, class weights (NULL: 1), kept as above, dloss, dtarget;

@@ -59,7 +59,12 @@ KERNEL(batch_norm_moments)
             dml__moments more;
             const int left = (to - first + 15) / 16; /* rows of this item */
             more.count = left < ROW_KEPT ? left : ROW_KEPT, more.squares = 0.0f;
-            EACH_AHEAD(ROW_KEPT, k, row, first, 16, to) value[k] = x[(WIDE)row * channels + column];
+            GLOBAL const float *x_from = x + (WIDE)first * channels + column;
+            EACH_AHEAD(ROW_KEPT, k, row, first, 16, to)
+            {
+                value[k] = *x_from;
+                x_from += (WIDE)16 * channels;
+            }
             EACH_AHEAD(ROW_KEPT, k, row, first, 16, to)
             {
                 value[k] -= pivot;
@@ -147,15 +152,16 @@ KERNEL(batch_norm_forward)
     GLOBAL float *y = BUFFER(5, float);
     const unsigned channels = (unsigned)INT(1), n = (unsigned)INT(0) * channels;
     const float epsilon = REAL(0);
-    const dml__gpu_divisor by_channels = dml__gpu_divisor_of(INT(1));
     RUN_BEGINS(n);
-    float value[RUN];
+    float value[RUN], level[RUN], factor[RUN], bias[RUN];
     EACH_OF_RUN(k, i, n) value[k] = x[i];
-    EACH_OF_RUN(k, i, n)
+    EACH_PLACE_OF_RUN(k, row, c, channels)
     {
-        const unsigned c = i - dml__gpu_row(i, by_channels) * channels;
-        y[i] = (value[k] - mean[c]) * (scale[c] / SQRT(variance[c] + epsilon)) + shift[c];
+        level[k] = mean[c];
+        factor[k] = scale[c] * RECIPROCAL_ROOT(variance[c] + epsilon);
+        bias[k] = shift[c];
     }
+    EACH_OF_RUN(k, i, n) y[i] = (value[k] - level[k]) * factor[k] + bias[k];
 }
 
 /* The sums of dy and of dy (x - mean) of each part. Buffers x, dy, mean, parts; size{channels, parts}. */
@@ -172,17 +178,22 @@ KERNEL(batch_norm_products)
     float sum = 0.0f, products = 0.0f;
     if (column < channels) {
         const float middle = mean[column];
+        const WIDE on = (WIDE)16 * channels;
         for (int first = from + lane; first < to; first += ROW_AHEAD * 16) {
             float value[ROW_AHEAD], d[ROW_AHEAD];
+            GLOBAL const float *x_from = x + (WIDE)first * channels + column;
+            GLOBAL const float *dy_from = dy + (WIDE)first * channels + column;
+            EACH_IN_REGISTERS(ROW_AHEAD, k) value[k] = d[k] = 0.0f;
             EACH_AHEAD(ROW_AHEAD, k, row, first, 16, to)
             {
-                value[k] = x[(WIDE)row * channels + column];
-                d[k] = dy[(WIDE)row * channels + column];
+                value[k] = *x_from - middle;
+                d[k] = *dy_from;
+                x_from += on, dy_from += on;
             }
-            EACH_AHEAD(ROW_AHEAD, k, row, first, 16, to)
+            EACH_IN_REGISTERS(ROW_AHEAD, k)
             {
                 sum += d[k];
-                products += d[k] * (value[k] - middle);
+                products += d[k] * value[k];
             }
         }
     }
@@ -239,21 +250,23 @@ KERNEL(batch_norm_backward)
     GLOBAL float *dx = BUFFER(3, float);
     const unsigned channels = (unsigned)INT(1), n = (unsigned)INT(0) * channels;
     const float beta = REAL(0);
-    const dml__gpu_divisor by_channels = dml__gpu_divisor_of(INT(1));
     RUN_BEGINS(n);
-    float value[RUN], d[RUN], old[RUN];
+    float value[RUN], d[RUN], old[RUN], level[RUN], of_dy[RUN], of_x[RUN], rest[RUN];
     EACH_OF_RUN(k, i, n)
     {
         value[k] = x[i];
         d[k] = dy[i];
         old[k] = dml__old(beta, dx + i);
     }
-    EACH_OF_RUN(k, i, n)
+    EACH_PLACE_OF_RUN(k, row, c, channels)
     {
-        const unsigned c = i - dml__gpu_row(i, by_channels) * channels;
-        dx[i] = by_channel[channels + c] * d[k] + by_channel[2 * channels + c] * (value[k] - by_channel[c]) +
-                by_channel[3 * channels + c] + beta * old[k];
+        level[k] = by_channel[c];
+        of_dy[k] = by_channel[channels + c];
+        of_x[k] = by_channel[2 * channels + c];
+        rest[k] = by_channel[3 * channels + c];
     }
+    EACH_OF_RUN(k, i, n)
+    dx[i] = of_dy[k] * d[k] + of_x[k] * (value[k] - level[k]) + rest[k] + beta * old[k];
 }
 
 #endif

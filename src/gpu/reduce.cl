@@ -26,9 +26,33 @@
     REDUCE(part, lane, lanes, step, part[mine] = part[other] > part[mine] ? part[other] : part[mine])
 
 /* Makes each item's `total` that of its whole team: of the `lanes` items (16 to 256, a power of two) `step`
-   apart from item `first` on. A few of them combine what several have, and then each what those few have,
-   since a barrier takes longer than a few numbers of local memory. `combine` is said of total and other. */
-#define TEAM_TOTAL(total, part, first, lane, lanes, step, combine)                                           \
+   apart from item `first` on. `combine` is said of total and other, and is the same the other way round. All
+   items come here. Where 32 neighbours can see each other's numbers, those are combined first, and then what
+   each 32 have. Elsewhere a few items combine what several have, and then each what those few have, since a
+   barrier takes longer than a few numbers of local memory. */
+#ifdef WARP_OTHER
+#define TEAM_NEIGHBOURS(total, part, first, lanes, combine)                                                  \
+    do {                                                                                                     \
+        UNROLL for (int reach = 1; reach < 32; reach *= 2)                                                   \
+        {                                                                                                    \
+            if (reach >= (lanes)) break;                                                                     \
+            const float other = WARP_OTHER(total, reach);                                                    \
+            total = combine;                                                                                 \
+        }                                                                                                    \
+        if ((lanes) <= 32) break;                                                                            \
+        if (ITEM % 32 == 0) (part)[ITEM / 32] = total;                                                       \
+        BARRIER();                                                                                           \
+        total = (part)[(first) / 32];                                                                        \
+        UNROLL for (int of = 1; of < 8; of++)                                                                \
+        {                                                                                                    \
+            if (of >= (lanes) / 32) break;                                                                   \
+            const float other = (part)[(first) / 32 + of];                                                   \
+            total = combine;                                                                                 \
+        }                                                                                                    \
+        BARRIER(); /* all have read it before its place is used again */                                     \
+    } while (0)
+#endif
+#define TEAM_APART(total, part, first, lane, lanes, step, combine)                                           \
     do {                                                                                                     \
         const int few = (lanes) > 64 ? 16 : (lanes) > 16 ? 8 : 4;                                            \
         (part)[ITEM] = total;                                                                                \
@@ -48,6 +72,18 @@
         }                                                                                                    \
         BARRIER(); /* all have read it before its place is used again */                                     \
     } while (0)
+#ifdef WARP_OTHER
+#define TEAM_TOTAL(total, part, first, lane, lanes, step, combine)                                           \
+    do {                                                                                                     \
+        if ((step) == 1)                                                                                     \
+            TEAM_NEIGHBOURS(total, part, first, lanes, combine);                                             \
+        else                                                                                                 \
+            TEAM_APART(total, part, first, lane, lanes, step, combine);                                      \
+    } while (0)
+#else
+#define TEAM_TOTAL(total, part, first, lane, lanes, step, combine)                                           \
+    TEAM_APART(total, part, first, lane, lanes, step, combine)
+#endif
 #define TEAM_SUM(total, part, first, lane, lanes, step)                                                      \
     TEAM_TOTAL(total, part, first, lane, lanes, step, (total) + other)
 #define TEAM_MOST(total, part, first, lane, lanes, step)                                                     \
@@ -58,14 +94,36 @@
 #ifdef DML__RUN
 #define ROW_KEPT 1
 #define ROW_AHEAD 1
+#define FEW_AHEAD 1
 #else
 #define ROW_KEPT 16
 #define ROW_AHEAD 8
+#define FEW_AHEAD 4
 #endif
 #define EXPONENTIALS_AHEAD 8 /* where those of a largest number are added up */
 /* Before a statement for each k below `count`, of number i, from `begin` on in steps; i is below n. */
 #define EACH_AHEAD(count, k, i, begin, step, n)                                                              \
     UNROLL for (int k = 0, i = (begin); k < (count); k++, i += (step)) if (i < (n))
+/* The same of a row that `lanes` items do: number k of this item's lies k * lanes behind its first, and of
+   the row `left` are there from that one on. */
+#define EACH_LEFT(count, k, left) UNROLL for (int k = 0; k < (count); k++) if (k * lanes < (left))
+
+/* Calls what does a row with its lanes, 16, 64 or 256 (dml__row_lanes of graph/op.h), as a constant: then
+   loads and stores have room for the distances between an item's numbers, which would else be an instruction
+   or two for each. */
+#ifdef DML__RUN
+#define BY_LANES(lanes, call) call(lanes)
+#else
+#define BY_LANES(lanes, call)                                                                                \
+    do {                                                                                                     \
+        if ((lanes) == 16)                                                                                   \
+            call(16);                                                                                        \
+        else if ((lanes) == 64)                                                                              \
+            call(64);                                                                                        \
+        else                                                                                                 \
+            call(256);                                                                                       \
+    } while (0)
+#endif
 
 /* y[o][c] = sum over r of x[o][r][c] + beta y[o][c]. Buffers x, y; ints rows, columns, outer, and, where the
    outer ones are parts of the rows of one, how many that one has, else 0; floats beta; size{columns, outer}.
@@ -74,6 +132,7 @@ KERNEL(sum_rows)
 {
     const int columns = INT(1), across = columns > 8 ? 16 : columns > 4 ? 8 : columns > 2 ? 4 : columns;
     const int lanes = DML__GROUP_ITEMS / across;
+    const WIDE on = (WIDE)lanes * columns;
     const WIDE left = INT(3) - (WIDE)GROUP_Y * INT(0); /* rows of the one that aren't of a part before */
     const int rows = INT(3) && left < INT(0) ? (int)left : INT(0);
     GLOBAL const float *x = BUFFER(0, const float) + (WIDE)GROUP_Y * INT(0) * columns;
@@ -86,9 +145,14 @@ KERNEL(sum_rows)
     if (inside)
         for (int first = lane; first < rows; first += ROW_AHEAD * lanes) {
             float value[ROW_AHEAD];
-            UNROLL for (int k = 0; k < ROW_AHEAD; k++) value[k] = 0.0f;
-            EACH_AHEAD(ROW_AHEAD, k, row, first, lanes, rows) value[k] = x[(WIDE)row * columns + column];
-            UNROLL for (int k = 0; k < ROW_AHEAD; k++) sum += value[k];
+            GLOBAL const float *from = x + (WIDE)first * columns + column;
+            EACH_IN_REGISTERS(ROW_AHEAD, k) value[k] = 0.0f;
+            EACH_AHEAD(ROW_AHEAD, k, row, first, lanes, rows)
+            {
+                value[k] = *from;
+                from += on;
+            }
+            EACH_IN_REGISTERS(ROW_AHEAD, k) sum += value[k];
         }
     TEAM_SUM(sum, part, ITEM % across, lane, lanes, across);
     if (lane == 0 && inside) y[column] = dml__with_beta(sum, beta, y + column);

@@ -1,21 +1,27 @@
 /* softmax.cl: softmax along an axis of arrays (outer, n, inner), or its logarithm.
 
-   A row is the n numbers that share a sum. Where inner is 1, `lanes` items (16 to 256, a power of two) do a
-   row, else 16, of 16 rows side by side, so that neighbours read neighbours. A row of up to ROW_KEPT numbers
-   an item is read once; a longer one again, from its end on, which caches have last. Ints of all: n, inner,
-   rows (outer * inner), logs, lanes; size{groups}. */
+   A row is the n numbers that share a sum. Where inner is 1, `lanes` items (16, 64 or 256) do a row, else 16,
+   of 16 rows side by side, so that neighbours read neighbours. A row of up to ROW_KEPT numbers an item is
+   read once; a longer one again, from its end on, which caches have last. Ints of all: n, inner, rows
+   (outer * inner), logs, lanes; size{groups}. */
 #ifndef DML_GPU_SOFTMAX_CL
 #define DML_GPU_SOFTMAX_CL
 
-/* The item's place, for the statements behind it. */
+/* Both kernels are helpers with constants: lanes, and whether inner is 1, where a row is `flat`. */
+#define SOFTMAX_PARAMETERS HERE_PARAMETER const int flat, const int lanes, SHARED float *part
+
+/* The item's place, for the statements behind it: its first number lies `begin` behind the array's, and what
+   is i further in the row SOFTMAX_ON(i) behind that. */
 #define SOFTMAX_BEGIN()                                                                                      \
-    const int inner = INT(1), logs = INT(3), lanes = INT(4), n = INT(0);                                     \
-    const int step = inner == 1 ? 1 : 16, in_group = DML__GROUP_ITEMS / lanes;                               \
-    const int lane = inner == 1 ? ITEM % lanes : ITEM / 16;                                                  \
-    const int row_here = inner == 1 ? ITEM / lanes : ITEM % 16;                                              \
-    const int row = GROUP_X * in_group + row_here, first = inner == 1 ? row_here * lanes : row_here;         \
+    const int n = INT(0), inner = flat ? 1 : INT(1), logs = INT(3), step = flat ? 1 : 16;                    \
+    const int lane = flat ? ITEM & (lanes - 1) : ITEM / 16;                                                  \
+    const int row_here = flat ? (int)((unsigned)ITEM / (unsigned)lanes) : ITEM % 16;                         \
+    const int row = GROUP_X * (int)(DML__GROUP_ITEMS / (unsigned)lanes) + row_here;                          \
+    const int first = flat ? row_here * lanes : row_here;                                                    \
     const int most = row < INT(2) ? n : 0, kept = n <= lanes * ROW_KEPT;                                     \
-    const WIDE begin = (WIDE)(row / inner) * n * inner + row % inner
+    const int outer = flat ? row : (int)((unsigned)row / (unsigned)inner);                                   \
+    const WIDE begin = ((WIDE)outer * n + lane) * inner + (row - outer * inner)
+#define SOFTMAX_ON(i) (flat ? (i) : (i)*inner)
 
 /* Before what reads a longer row again, ROW_AHEAD numbers from `from` on. */
 #ifdef DML__RUN
@@ -39,29 +45,28 @@
         UNROLL for (int of = 0; of < (count); of++) sum += EXP((value)[of] - larger);                        \
     } while (0)
 
-/* Buffers x, y, which may be the same. */
-KERNEL(softmax_forward)
+HELPER void dml__softmax_forward_as(SOFTMAX_PARAMETERS, GLOBAL const float *x, GLOBAL float *y,
+                                    const dml__kernel_arguments arguments)
 {
-    GLOBAL const float *x = BUFFER(0, const float);
-    GLOBAL float *y = BUFFER(1, float);
     SOFTMAX_BEGIN();
-    LOCAL float part[DML__GROUP_ITEMS];
     float value[ROW_KEPT], largest = MINUS_INFINITY, sum = 0.0f;
+    x += begin, y += begin;
     if (kept) {
-        UNROLL for (int k = 0; k < ROW_KEPT; k++) value[k] = MINUS_INFINITY;
-        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most) value[k] = x[begin + (WIDE)i * inner];
-        UNROLL for (int k = 0; k < ROW_KEPT; k++) if (value[k] > largest) largest = value[k];
+        EACH_IN_REGISTERS(ROW_KEPT, k) value[k] = MINUS_INFINITY;
+        EACH_LEFT(ROW_KEPT, k, most - lane) value[k] = x[SOFTMAX_ON(k * lanes)];
+        EACH_IN_REGISTERS(ROW_KEPT, k) if (value[k] > largest) largest = value[k];
     } else {
 #ifdef DML__RUN
         for (int i = lane; i < most; i += lanes) {
-            const float some = x[begin + (WIDE)i * inner];
+            const float some = x[SOFTMAX_ON(i - lane)];
             if (some > largest) largest = some;
         }
 #else
         for (int from = lane; from < most; from += EXPONENTIALS_AHEAD * lanes) {
             float some[EXPONENTIALS_AHEAD];
-            UNROLL for (int k = 0; k < EXPONENTIALS_AHEAD; k++) some[k] = MINUS_INFINITY;
-            EACH_AHEAD(EXPONENTIALS_AHEAD, k, i, from, lanes, most) some[k] = x[begin + (WIDE)i * inner];
+            EACH_IN_REGISTERS(EXPONENTIALS_AHEAD, k) some[k] = MINUS_INFINITY;
+            GLOBAL const float *piece = x + SOFTMAX_ON(from - lane);
+            EACH_LEFT(EXPONENTIALS_AHEAD, k, most - from) some[k] = piece[SOFTMAX_ON(k * lanes)];
             ADD_EXPONENTIALS(some, EXPONENTIALS_AHEAD, largest, sum);
         }
 #endif
@@ -70,8 +75,8 @@ KERNEL(softmax_forward)
     const float own = largest;
 #endif
     TEAM_MOST(largest, part, first, lane, lanes, step);
-    if (kept) {
-        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
+    if (kept) { /* the exponential of what isn't there is 0 */
+        EACH_IN_REGISTERS(ROW_KEPT, k)
         {
             value[k] -= largest;
             const float e = EXP(value[k]);
@@ -81,8 +86,8 @@ KERNEL(softmax_forward)
     } else {
 #ifdef DML__RUN /* a cache takes them, and they take longer to make again */
         for (int i = lane; i < most; i += lanes) {
-            const float e = EXP(x[begin + (WIDE)i * inner] - largest);
-            if (!logs) y[begin + (WIDE)i * inner] = e;
+            const float e = EXP(x[SOFTMAX_ON(i - lane)] - largest);
+            if (!logs) y[SOFTMAX_ON(i - lane)] = e;
             sum += e;
         }
 #else
@@ -90,24 +95,106 @@ KERNEL(softmax_forward)
 #endif
     }
     TEAM_SUM(sum, part, first, lane, lanes, step);
-    const float shift = logs ? LOG(sum) : 0.0f, factor = 1.0f / sum;
+    const float shift = logs ? -LOG(sum) : 0.0f, factor = logs ? 1.0f : 1.0f / sum;
     if (kept) {
-        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
-        y[begin + (WIDE)i * inner] = logs ? value[k] - shift : value[k] * factor;
+        EACH_IN_REGISTERS(ROW_KEPT, k) value[k] = value[k] * factor + shift;
+        EACH_LEFT(ROW_KEPT, k, most - lane) y[SOFTMAX_ON(k * lanes)] = value[k];
     } else {
 #ifdef DML__RUN
         for (int i = lane; i < most; i += lanes) {
-            const WIDE at = begin + (WIDE)i * inner;
-            y[at] = logs ? x[at] - largest - shift : y[at] * factor;
+            const int at = SOFTMAX_ON(i - lane);
+            y[at] = (logs ? x[at] - largest : y[at]) * factor + shift;
         }
 #else
         SOFTMAX_AGAIN(from)
         {
-            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most) value[k] = x[begin + (WIDE)i * inner] - largest;
-            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
-            y[begin + (WIDE)i * inner] = logs ? value[k] - shift : EXP(value[k]) * factor;
+            GLOBAL const float *piece = x + SOFTMAX_ON(from - lane);
+            GLOBAL float *to = y + SOFTMAX_ON(from - lane);
+            EACH_IN_REGISTERS(ROW_AHEAD, k) value[k] = 0.0f;
+            EACH_LEFT(ROW_AHEAD, k, most - from) value[k] = piece[SOFTMAX_ON(k * lanes)];
+            EACH_IN_REGISTERS(ROW_AHEAD, k)
+            {
+                value[k] -= largest;
+                value[k] = (logs ? value[k] : EXP(value[k])) * factor + shift;
+            }
+            EACH_LEFT(ROW_AHEAD, k, most - from) to[SOFTMAX_ON(k * lanes)] = value[k];
         }
 #endif
+    }
+}
+
+/* Buffers x, y, which may be the same. */
+KERNEL(softmax_forward)
+{
+    LOCAL float part[DML__GROUP_ITEMS];
+#define SOFTMAX_FORWARD_AS(flat, lanes)                                                                      \
+    dml__softmax_forward_as(HERE flat, lanes, part, BUFFER(0, const float), BUFFER(1, float), arguments)
+#define SOFTMAX_FORWARD(lanes) SOFTMAX_FORWARD_AS(1, lanes)
+    if (INT(1) == 1)
+        BY_LANES(INT(4), SOFTMAX_FORWARD);
+    else
+        SOFTMAX_FORWARD_AS(0, 16);
+#undef SOFTMAX_FORWARD_AS
+#undef SOFTMAX_FORWARD
+}
+
+#define SOFTMAX_GRADIENT(y, dy) (logs ? (dy)-EXP(y) * sum : (y) * ((dy)-sum))
+
+HELPER void dml__softmax_backward_as(SOFTMAX_PARAMETERS, GLOBAL const float *y, GLOBAL const float *dy,
+                                     GLOBAL float *dx, const dml__kernel_arguments arguments)
+{
+    SOFTMAX_BEGIN();
+    float value[ROW_KEPT], d[ROW_KEPT], sum = 0.0f;
+    const float beta = REAL(0);
+    y += begin, dy += begin, dx += begin;
+    if (kept) {
+        EACH_IN_REGISTERS(ROW_KEPT, k) value[k] = d[k] = 0.0f;
+        EACH_LEFT(ROW_KEPT, k, most - lane)
+        {
+            value[k] = y[SOFTMAX_ON(k * lanes)];
+            d[k] = dy[SOFTMAX_ON(k * lanes)];
+        }
+        EACH_IN_REGISTERS(ROW_KEPT, k) sum += logs ? d[k] : value[k] * d[k];
+    } else {
+        for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
+            GLOBAL const float *y_piece = y + SOFTMAX_ON(from - lane),
+                               *dy_piece = dy + SOFTMAX_ON(from - lane);
+            EACH_IN_REGISTERS(ROW_AHEAD, k) value[k] = d[k] = 0.0f;
+            EACH_LEFT(ROW_AHEAD, k, most - from)
+            {
+                value[k] = logs ? 1.0f : y_piece[SOFTMAX_ON(k * lanes)];
+                d[k] = dy_piece[SOFTMAX_ON(k * lanes)];
+            }
+            EACH_IN_REGISTERS(ROW_AHEAD, k) sum += value[k] * d[k];
+        }
+    }
+    TEAM_SUM(sum, part, first, lane, lanes, step);
+    if (kept) {
+        EACH_IN_REGISTERS(ROW_KEPT, k) value[k] = SOFTMAX_GRADIENT(value[k], d[k]);
+        EACH_LEFT(ROW_KEPT, k, most - lane)
+        {
+            const int at = SOFTMAX_ON(k * lanes);
+            dx[at] = dml__with_beta(value[k], beta, dx + at);
+        }
+    } else {
+        SOFTMAX_AGAIN(from)
+        {
+            GLOBAL const float *y_piece = y + SOFTMAX_ON(from - lane),
+                               *dy_piece = dy + SOFTMAX_ON(from - lane);
+            GLOBAL float *to = dx + SOFTMAX_ON(from - lane);
+            EACH_IN_REGISTERS(ROW_AHEAD, k) value[k] = d[k] = 0.0f;
+            EACH_LEFT(ROW_AHEAD, k, most - from)
+            {
+                value[k] = y_piece[SOFTMAX_ON(k * lanes)];
+                d[k] = dy_piece[SOFTMAX_ON(k * lanes)];
+            }
+            EACH_IN_REGISTERS(ROW_AHEAD, k) value[k] = SOFTMAX_GRADIENT(value[k], d[k]);
+            EACH_LEFT(ROW_AHEAD, k, most - from)
+            {
+                const int at = SOFTMAX_ON(k * lanes);
+                to[at] = dml__with_beta(value[k], beta, to + at);
+            }
+        }
     }
 }
 
@@ -115,54 +202,17 @@ KERNEL(softmax_forward)
    dy; floats beta. */
 KERNEL(softmax_backward)
 {
-    GLOBAL const float *y = BUFFER(0, const float);
-    GLOBAL const float *dy = BUFFER(1, const float);
-    GLOBAL float *dx = BUFFER(2, float);
-    SOFTMAX_BEGIN();
     LOCAL float part[DML__GROUP_ITEMS];
-    float value[ROW_KEPT], d[ROW_KEPT], sum = 0.0f;
-    const float beta = REAL(0);
-    if (kept) {
-        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
-        {
-            value[k] = y[begin + (WIDE)i * inner];
-            d[k] = dy[begin + (WIDE)i * inner];
-        }
-        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most) sum += logs ? d[k] : value[k] * d[k];
-    } else {
-        for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
-            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
-            {
-                value[k] = logs ? 1.0f : y[begin + (WIDE)i * inner];
-                d[k] = dy[begin + (WIDE)i * inner];
-            }
-            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most) sum += value[k] * d[k];
-        }
-    }
-    TEAM_SUM(sum, part, first, lane, lanes, step);
-    if (kept) {
-        EACH_AHEAD(ROW_KEPT, k, i, lane, lanes, most)
-        {
-            const WIDE at = begin + (WIDE)i * inner;
-            const float gradient = logs ? d[k] - EXP(value[k]) * sum : value[k] * (d[k] - sum);
-            dx[at] = dml__with_beta(gradient, beta, dx + at);
-        }
-    } else {
-        SOFTMAX_AGAIN(from)
-        {
-            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
-            {
-                value[k] = y[begin + (WIDE)i * inner];
-                d[k] = dy[begin + (WIDE)i * inner];
-            }
-            EACH_AHEAD(ROW_AHEAD, k, i, from, lanes, most)
-            {
-                const WIDE at = begin + (WIDE)i * inner;
-                const float gradient = logs ? d[k] - EXP(value[k]) * sum : value[k] * (d[k] - sum);
-                dx[at] = dml__with_beta(gradient, beta, dx + at);
-            }
-        }
-    }
+#define SOFTMAX_BACKWARD_AS(flat, lanes)                                                                     \
+    dml__softmax_backward_as(HERE flat, lanes, part, BUFFER(0, const float), BUFFER(1, const float),         \
+                             BUFFER(2, float), arguments)
+#define SOFTMAX_BACKWARD(lanes) SOFTMAX_BACKWARD_AS(1, lanes)
+    if (INT(1) == 1)
+        BY_LANES(INT(4), SOFTMAX_BACKWARD);
+    else
+        SOFTMAX_BACKWARD_AS(0, 16);
+#undef SOFTMAX_BACKWARD_AS
+#undef SOFTMAX_BACKWARD
 }
 
 #endif

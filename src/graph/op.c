@@ -179,7 +179,7 @@ DML__LOCAL dml_status dml__launch_sum(const dml__run *run, dml_ref from, size_t 
 DML__LOCAL int dml__row_lanes(size_t n)
 {
     int lanes = 16;
-    while (lanes < 256 && n > (size_t)lanes * 16) lanes *= 2;
+    while (lanes < 256 && n > (size_t)lanes * 16) lanes *= 4;
     return lanes;
 }
 

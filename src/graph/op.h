@@ -173,8 +173,8 @@ static inline float *dml__host_gradient(const dml__run *run, const dml_node *nod
     return (float *)dml__host(dml__gradient(run, node));
 }
 
-/* How many items do a row of n numbers where a group of 256 does several: as few as keep it in registers, of
-   gpu/reduce.cl's ROW_KEPT each. */
+/* How many items do a row of n numbers where a group of 256 does several, 16, 64 or 256: as few as keep it in
+   registers, of gpu/reduce.cl's ROW_KEPT each. */
 DML__LOCAL int dml__row_lanes(size_t n);
 
 /* The groups that do so many rows then. */

@@ -209,8 +209,13 @@ static dml_status dml__softmax_cross_entropy_op_forward(const dml__run *run, con
 
 static dml_status dml__cross_entropy_launch_backward(const dml__run *run, const dml_node *node, int i)
 {
-    dml_launch launch = dml__launch(i == 0 ? "cross_entropy_backward" : "cross_entropy_backward_target",
-                                    dml__count(run, node->input[0]), 1);
+    const size_t rows = dml__cross_entropy_rows(node, run->rows);
+    const size_t classes = (size_t)dml__classes_of(node->input[0]);
+    const int lanes = dml__row_lanes(classes);
+    dml_launch launch =
+        i == 0 ? dml__launch("cross_entropy_backward", dml__row_groups(rows, lanes),
+                             (classes + (size_t)lanes - 1) / (size_t)lanes)
+               : dml__launch("cross_entropy_backward_target", dml__count(run, node->input[0]), 1);
     int b = 0, k = 0;
     launch.buffer[b++] = dml__value(run, node->input[0]);
     if (i == 0) launch.buffer[b++] = dml__value(run, node->input[1]);
@@ -218,9 +223,10 @@ static dml_status dml__cross_entropy_launch_backward(const dml__run *run, const 
     launch.buffer[b++] = dml__saved(run, node);
     launch.buffer[b++] = dml__gradient(run, node);
     launch.buffer[b] = dml__gradient(run, node->input[i]);
-    launch.integer[k++] = (int32_t)dml__cross_entropy_rows(node, run->rows);
-    launch.integer[k++] = dml__classes_of(node->input[0]);
-    launch.integer[k] = dml__has_labels(node);
+    launch.integer[k++] = (int32_t)rows;
+    launch.integer[k++] = (int32_t)classes;
+    launch.integer[k++] = dml__has_labels(node);
+    launch.integer[k] = lanes;
     launch.real[0] = dml__cross_entropy_of(node)->smoothing;
     launch.real[1] = dml__beta(run, node, i);
     return dml__submit(run->device, &launch);

@@ -153,6 +153,8 @@ static dml_launch dml__sample_norm_launch(const dml_node *node, const dml__sampl
     launch.integer[5] = (int32_t)dml__sample_norm_part_rows(s);
     launch.integer[6] = (int32_t)dml__sample_norm_parts(node, s);
     launch.integer[7] = dml__sample_norm_is_long(s);
+    launch.integer[8] = (int32_t)s->groups;
+    launch.integer[9] = (int32_t)(s->samples * s->groups);
     launch.real[0] = o->epsilon;
     return launch;
 }

@@ -32,10 +32,10 @@ static bool dml__softmax_is_log(const dml_node *node)
 /* A launch over all rows, of (outer, n, inner). */
 static dml_launch dml__softmax_launch(const dml__axis_sizes *s, const dml_node *node, const char *kernel)
 {
-    const size_t rows = s->outer * s->inner;
+    const size_t rows = s->outer * s->inner, span = s->n * s->inner, larger = rows > span ? rows : span;
     const int lanes = s->inner == 1 ? dml__row_lanes(s->n) : 16;
-    /* More rows than the kernels count to are refused with a launch of so many. */
-    dml_launch launch = dml__launch(kernel, rows > INT32_MAX ? rows : dml__row_groups(rows, lanes), 1);
+    /* More rows than the kernels count to, or longer ones, are refused with a launch of so many. */
+    dml_launch launch = dml__launch(kernel, larger > INT32_MAX ? larger : dml__row_groups(rows, lanes), 1);
     launch.integer[0] = (int32_t)s->n;
     launch.integer[1] = (int32_t)s->inner;
     launch.integer[2] = (int32_t)rows;

@@ -20,6 +20,15 @@ for variant in $(sed -n 's/^VARIANTS := //p' Makefile); do
 done
 check "make says what it left out" says 'left out: the CUDA backend: ' quiet_make -n CUDA=no
 
+# What was compiled with other backends is compiled anew, and nothing else.
+library() {
+    touch "$WORK/build/dml.o" && quiet_make -n -o dml.h -o dml_comm.h CUDA=no "$WORK/build/dml.o"
+}
+mkdir -p "$WORK/build" && echo other >"$WORK/build/devices" && touch -d '1 minute' "$WORK/build/devices"
+check "a library with other backends is compiled anew" says 'CC .*dml.o' library
+touch -d '1 minute ago' "$WORK/build/devices"
+check "and else isn't" test -z "$(library | grep 'CC ')"
+
 check "make demo compiles nothing for GPUs" sh -c "! '$MAKE' BUILD='$WORK/build' -n demo | grep -e 'dml_[a-z]*\\.o'"
 check "make demo on a device does what it needs" says 'build/samples/mnist --device cpu' quiet_make -n demo DEMO='--device cpu'
 

@@ -12,6 +12,7 @@ static void cross_entropy_case(size_t rows, size_t classes, bool labelled, bool 
                                float beta)
 {
     const int lanes = classes <= 256 ? 16 : classes <= 1024 ? 64 : 256;
+    const size_t groups = (rows * (size_t)lanes + 255) / 256;
     const size_t n = rows * classes;
     const float dloss = 3, scale = 0.25f;
     float *logits = numbers(n), *target = numbers(n), *of_class = numbers(classes), *of_row = numbers(rows);
@@ -54,7 +55,7 @@ static void cross_entropy_case(size_t rows, size_t classes, bool labelled, bool 
     array ak = upload(kept_rows, 6 * rows + 1), ad = upload(&dloss, 1), ag = upload(grad, n);
     array agt = upload(grad_target, n);
     launch_ok((dml_launch){ .kernel = "cross_entropy_forward",
-                            .size = { (rows * (size_t)lanes + 255) / 256, 1 },
+                            .size = { groups, 1 },
                             .buffer = { at(al), at(at_target), at(ac), at(ar), at(ak) },
                             .integer = { (int)rows, (int)classes, 2, labelled, labelled, 1, lanes },
                             .real = { smoothing } });
@@ -66,15 +67,15 @@ static void cross_entropy_case(size_t rows, size_t classes, bool labelled, bool 
                             .integer = { (int)rows, (int)classes },
                             .real = { smoothing, beta } });
     launch_ok((dml_launch){ .kernel = "cross_entropy_backward",
-                            .size = { n, 1 },
+                            .size = { groups, (classes + (size_t)lanes - 1) / (size_t)lanes },
                             .buffer = { at(al), at(at_target), at(ac), at(ak), at(ad), at(ag) },
-                            .integer = { (int)rows, (int)classes, labelled },
+                            .integer = { (int)rows, (int)classes, labelled, lanes },
                             .real = { smoothing, beta } });
     if (beta == 0) /* over the logits */
         launch_ok((dml_launch){ .kernel = "cross_entropy_backward",
-                                .size = { n, 1 },
+                                .size = { groups, (classes + (size_t)lanes - 1) / (size_t)lanes },
                                 .buffer = { at(al), at(at_target), at(ac), at(ak), at(ad), at(al) },
-                                .integer = { (int)rows, (int)classes, labelled },
+                                .integer = { (int)rows, (int)classes, labelled, lanes },
                                 .real = { smoothing, beta } });
     download(al, beta == 0 ? logits : NULL), download(at_target, NULL);
     if (weighted) download(ac, NULL), download(ar, NULL);

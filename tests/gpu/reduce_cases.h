@@ -225,7 +225,7 @@ static void softmax_axis(bool backward)
             if (reduce_shapes[s][2] == 1) softmax_axis_case(reduce_shapes[s], logs, 256, 0, backward);
         }
     static const int long_rows[][4] = { { 3, 1025, 1, 64 }, { 2, 4096, 1, 256 }, { 2, 4099, 1, 256 },
-                                        { 2, 257, 3, 16 },  { 3, 513, 1, 32 },   { 2, 9000, 1, 128 } };
+                                        { 2, 257, 3, 16 },  { 3, 513, 1, 16 },   { 2, 9000, 1, 64 } };
     for (int s = 0; s < upto(6); s++)
         softmax_axis_case(long_rows[s], s % 2, long_rows[s][3], betas[s % 3], backward);
     if (!backward) softmax_of_masked_row();

@@ -62,7 +62,7 @@ static dml_launch sample_launch(const sample_norm *s, const char *kernel)
     return (dml_launch){ .kernel = kernel,
                          .size = { s->stats, is_long ? 4 : 1 },
                          .integer = { s->rows, s->channels, s->pixels, s->width, s->by_square, s->part,
-                                      s->parts, is_long } };
+                                      s->parts, is_long, s->channels / s->width, (int)s->stats } };
 }
 
 static void sample_forward_case(const char *kernel, sample_norm s)
