@@ -3414,6 +3414,24 @@ KERNEL(reduce_axis_backward)
         UNROLL for (int of = 0; of < (count); of++) sum += EXP((value)[of] - larger);                        \
     } while (0)
 
+/* Which of them a launch is for. (PoCL computes some groups wrong, at times, behind a branch with barriers on
+   both sides.) */
+#ifdef DML__RUN
+#define SOFTMAX_CHOICE(call) call(INT(1) == 1, INT(4))
+#else
+#define SOFTMAX_CHOICE(call)                                                                                 \
+    do {                                                                                                     \
+        if (INT(1) != 1)                                                                                     \
+            call(0, 16);                                                                                     \
+        else if (INT(4) == 16)                                                                               \
+            call(1, 16);                                                                                     \
+        else if (INT(4) == 64)                                                                               \
+            call(1, 64);                                                                                     \
+        else                                                                                                 \
+            call(1, 256);                                                                                    \
+    } while (0)
+#endif
+
 HELPER void dml__softmax_forward_as(SOFTMAX_PARAMETERS, GLOBAL const float *x, GLOBAL float *y,
                                     const dml__kernel_arguments arguments)
 {
@@ -3498,13 +3516,8 @@ KERNEL(softmax_forward)
     LOCAL float part[DML__GROUP_ITEMS];
 #define SOFTMAX_FORWARD_AS(flat, lanes)                                                                      \
     dml__softmax_forward_as(HERE flat, lanes, part, BUFFER(0, const float), BUFFER(1, float), arguments)
-#define SOFTMAX_FORWARD(lanes) SOFTMAX_FORWARD_AS(1, lanes)
-    if (INT(1) == 1)
-        BY_LANES(INT(4), SOFTMAX_FORWARD);
-    else
-        SOFTMAX_FORWARD_AS(0, 16);
+    SOFTMAX_CHOICE(SOFTMAX_FORWARD_AS);
 #undef SOFTMAX_FORWARD_AS
-#undef SOFTMAX_FORWARD
 }
 
 #define SOFTMAX_GRADIENT(y, dy) (logs ? (dy)-EXP(y) * sum : (y) * ((dy)-sum))
@@ -3575,13 +3588,8 @@ KERNEL(softmax_backward)
 #define SOFTMAX_BACKWARD_AS(flat, lanes)                                                                     \
     dml__softmax_backward_as(HERE flat, lanes, part, BUFFER(0, const float), BUFFER(1, const float),         \
                              BUFFER(2, float), arguments)
-#define SOFTMAX_BACKWARD(lanes) SOFTMAX_BACKWARD_AS(1, lanes)
-    if (INT(1) == 1)
-        BY_LANES(INT(4), SOFTMAX_BACKWARD);
-    else
-        SOFTMAX_BACKWARD_AS(0, 16);
+    SOFTMAX_CHOICE(SOFTMAX_BACKWARD_AS);
 #undef SOFTMAX_BACKWARD_AS
-#undef SOFTMAX_BACKWARD
 }
 
 #endif
