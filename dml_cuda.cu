@@ -1188,7 +1188,7 @@ static inline dml_status dml__tune(dml_device *device, dml__choice *choice, cons
      HERE_PARAMETER, and its arguments with HERE, both of which bring their comma
    - SHARED type *: a pointer to LOCAL memory
    - MULTIPLY_HIGH(a, b): the upper half of the product of two unsigned
-   - RECIPROCAL(x): 1 / x of at least 1, within two of its last bits
+   - RECIPROCAL(x): 1 / x of at least 1, and RECIPROCAL_ROOT(x): 1 / sqrt(x), within two of their last bits
    - WARP_OTHER(x, reach): what x is in the item whose number differs by the bit `reach`, 1 to 16; all items
    come here. Only where it is there (CUDA, host C)
    - BITS_OF(x), FLOAT_OF(u): the bits of a float, and back
@@ -3207,11 +3207,9 @@ KERNEL(slice2d_backward)
 #ifdef DML__RUN
 #define ROW_KEPT 1
 #define ROW_AHEAD 1
-#define FEW_AHEAD 1
 #else
 #define ROW_KEPT 16
 #define ROW_AHEAD 8
-#define FEW_AHEAD 4
 #endif
 #define EXPONENTIALS_AHEAD 8 /* where those of a largest number are added up */
 /* Before a statement for each k below `count`, of number i, from `begin` on in steps; i is below n. */

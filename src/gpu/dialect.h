@@ -16,7 +16,7 @@
      HERE_PARAMETER, and its arguments with HERE, both of which bring their comma
    - SHARED type *: a pointer to LOCAL memory
    - MULTIPLY_HIGH(a, b): the upper half of the product of two unsigned
-   - RECIPROCAL(x): 1 / x of at least 1, within two of its last bits
+   - RECIPROCAL(x): 1 / x of at least 1, and RECIPROCAL_ROOT(x): 1 / sqrt(x), within two of their last bits
    - WARP_OTHER(x, reach): what x is in the item whose number differs by the bit `reach`, 1 to 16; all items
    come here. Only where it is there (CUDA, host C)
    - BITS_OF(x), FLOAT_OF(u): the bits of a float, and back

@@ -94,11 +94,9 @@
 #ifdef DML__RUN
 #define ROW_KEPT 1
 #define ROW_AHEAD 1
-#define FEW_AHEAD 1
 #else
 #define ROW_KEPT 16
 #define ROW_AHEAD 8
-#define FEW_AHEAD 4
 #endif
 #define EXPONENTIALS_AHEAD 8 /* where those of a largest number are added up */
 /* Before a statement for each k below `count`, of number i, from `begin` on in steps; i is below n. */
