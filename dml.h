@@ -1204,8 +1204,10 @@ typedef struct dml_cross_entropy {
     float smoothing;
     bool ignores;
     int32_t ignored;
-    float *kept; /* (DML_CROSS_ENTROPY_KEPT, rows): what forward leaves for backward; it needs it in
-                    any case */
+    size_t first, all; /* a part of the classes, from number `first` of `all` on, which the labels number; it
+                          has no target and no class_weights. 0 and 0: they are all */
+    float *kept;       /* (DML_CROSS_ENTROPY_KEPT, rows): what forward leaves for backward; it needs it in
+                          any case */
 } dml_cross_entropy;
 #define DML_CROSS_ENTROPY_KEPT 6
 
@@ -1214,6 +1216,15 @@ typedef struct dml_cross_entropy {
    does. The same for any number of threads. */
 DML_API float dml_cross_entropy_forward(dml_pool *pool, const dml_cross_entropy *problem, bool mean,
                                         float *scale);
+
+/* The same of classes that are in several parts, each a problem of its own with the same rows: the first
+   leaves in the first DML_CROSS_ENTROPY_PART rows of kept what is to be known of this part, and the second
+   takes that of all `count` (count, DML_CROSS_ENTROPY_PART, rows), in any order that is the same for all.
+   Backward then is each part's own. A part may be of -inf alone, as where a vocabulary was filled up. */
+#define DML_CROSS_ENTROPY_PART 4
+DML_API void dml_cross_entropy_forward_part(dml_pool *pool, const dml_cross_entropy *problem);
+DML_API float dml_cross_entropy_join(dml_pool *pool, const dml_cross_entropy *problem, const float *parts,
+                                     int count, bool mean, float *scale);
 
 /* dlogits = scale x the gradient of each row's loss + beta dlogits; dlogits may be the logits where beta is
    0. scale is what forward gave, times dloss. */
@@ -2439,7 +2450,9 @@ DML_API dml_node *dml_group_norm_with(dml_node *x, int groups, dml_node *weight,
 DML_API dml_node *dml_embedding(dml_node *indices, int count, int width);
 
 /* The same on a table (count, width) of the caller's: begun in another way, shared, as with a language
-   model's output layer, or frozen. */
+   model's output layer, or frozen. Of a table of which each rank has some rows (dml_parallel_parameter along
+   axis 0) the indices number all rows, and those of other ranks are zeros here: dml_parallel_embedding_with
+   adds them up. */
 DML_API dml_node *dml_embedding_with(dml_node *indices, dml_node *table);
 
 #endif
@@ -26532,12 +26545,15 @@ DML__KERNELS_END
 #define DML_KERNELS_CROSS_ENTROPY_C
 
 #include <math.h>
+#include <string.h>
 
 /* Floats added up in a vector before its lanes go on in double. */
 #define DML__ENTROPY_CHUNK ((size_t)32 * DML__LANES)
 
 /* The rows of `kept`, (rows) each: the largest logit, 1 / sum(exp(logit - largest)), the sum of what the
-   classes weigh, the row's loss, what it counts in the divisor, and its weight, 0 where it is ignored. */
+   classes weigh, the row's loss, what it counts in the divisor, and its weight, 0 where it is ignored. Of a
+   part, until it is joined with the others, the first DML_CROSS_ENTROPY_PART are its own: the sum itself, and
+   the sum of weight x (largest - logit). */
 enum dml__entropy_kept {
     DML__ENTROPY_TOP,
     DML__ENTROPY_INVERSE,
@@ -26561,6 +26577,17 @@ static bool dml__entropy_counts_label(const dml_cross_entropy *p, size_t r)
 static float dml__entropy_label_weight(const dml_cross_entropy *p, size_t r)
 {
     return p->class_weights ? p->class_weights[p->labels[r]] : 1.0f;
+}
+
+/* The label's place among these classes, beyond them where it is of another part. */
+static size_t dml__entropy_place(const dml_cross_entropy *p, size_t r)
+{
+    return (size_t)p->labels[r] - p->first;
+}
+
+static size_t dml__entropy_all(const dml_cross_entropy *p)
+{
+    return p->all ? p->all : p->classes;
 }
 
 static inline float dml__entropy_greater(float a, float b)
@@ -26647,7 +26674,7 @@ DML__BODY void dml__entropy_weights(const dml_cross_entropy *p, size_t r, size_t
                                     dml__vf *weights)
 {
     dml__vf q, w = { 0 };
-    dml__splat(&q, p->smoothing / (float)p->classes);
+    dml__splat(&q, p->smoothing / (float)dml__entropy_all(p));
     if (p->target) {
         dml__load_some(&w, p->target + r * p->classes + c, count);
         q = q + w * (1.0f - p->smoothing);
@@ -26691,6 +26718,14 @@ DML__BODY void dml__entropy_products(const dml_cross_entropy *p, size_t r, float
     *product = (float)product64;
 }
 
+/* exp of a part of -inf alone adds up to nothing, where it isn't a NaN in fact. */
+static float dml__entropy_sum_of_none(size_t n, const float *x)
+{
+    for (size_t i = 0; i < n; i++)
+        if (x[i] != x[i]) return x[i];
+    return 0;
+}
+
 /* Rows begin .. end - 1. */
 DML__BODY void dml__entropy_forward_rows_body(const dml_cross_entropy *p, size_t begin, size_t end)
 {
@@ -26710,15 +26745,18 @@ DML__BODY void dml__entropy_forward_rows_body(const dml_cross_entropy *p, size_t
         if (weight[r] == 0) continue;
         const float *x = p->logits + r * p->classes;
         dml__entropy_sums(p->classes, (end - r) * p->classes, x, &top[r], &sum[r]);
+        if (p->all && top[r] == -HUGE_VALF) sum[r] = dml__entropy_sum_of_none(p->classes, x);
         share[r] = weight[r];
         if (p->target || p->smoothing != 0) dml__entropy_products(p, r, top[r], &whole[r], &loss[r]);
         if (p->target) continue;
         const float own = dml__entropy_label_weight(p, r);
-        whole[r] += (1.0f - p->smoothing) * own;
-        loss[r] += (1.0f - p->smoothing) * own * (top[r] - x[p->labels[r]]);
+        const size_t place = dml__entropy_place(p, r);
         share[r] *= own;
+        if (place >= p->classes) continue;
+        whole[r] += (1.0f - p->smoothing) * own;
+        loss[r] += (1.0f - p->smoothing) * own * (top[r] - x[place]);
     }
-    for (size_t r = begin; r < end; r += DML__LANES) {
+    for (size_t r = begin; r < end && !p->all; r += DML__LANES) {
         const size_t count = end - r;
         dml__vf sums, log_sum, losses, wholes, weights;
         dml__load_some(&sums, sum + r, count);
@@ -26813,9 +26851,9 @@ static void dml__entropy_labels(const dml_cross_entropy *p, size_t begin, size_t
 {
     for (size_t r = begin; r < end; r++) {
         const float weight = scale * dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r];
-        if (dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r] == 0) continue;
-        dlogits[r * p->classes + (size_t)p->labels[r]] -=
-            weight * (1.0f - p->smoothing) * dml__entropy_label_weight(p, r);
+        const size_t place = dml__entropy_place(p, r);
+        if (dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r] == 0 || place >= p->classes) continue;
+        dlogits[r * p->classes + place] -= weight * (1.0f - p->smoothing) * dml__entropy_label_weight(p, r);
     }
 }
 
@@ -26837,11 +26875,39 @@ static void dml__entropy_target_rows(const dml_cross_entropy *p, size_t begin, s
     }
 }
 
+/* What parts (count, DML_CROSS_ENTROPY_PART, rows) of the classes are together. */
+static void dml__entropy_join_rows(const dml_cross_entropy *p, size_t begin, size_t end, const float *parts,
+                                   int count)
+{
+    for (size_t r = begin; r < end; r++) {
+        const float weight = dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r];
+        float top = -HUGE_VALF;
+        double sum = 0, whole = 0, loss = 0;
+        if (weight == 0) continue; /* as forward has left it */
+        for (int k = 0; k < count; k++)
+            top = dml__entropy_greater(top, parts[(size_t)k * DML_CROSS_ENTROPY_PART * p->rows + r]);
+        for (int k = 0; k < count; k++) {
+            const float *part = parts + (size_t)k * DML_CROSS_ENTROPY_PART * p->rows + r;
+            const double below = (double)top - (double)part[DML__ENTROPY_TOP * p->rows];
+            const double of_part = (double)part[DML__ENTROPY_WHOLE * p->rows];
+            sum += (double)part[DML__ENTROPY_INVERSE * p->rows] * exp(-below);
+            whole += of_part;
+            loss += (double)part[DML__ENTROPY_LOSS * p->rows] + (of_part != 0 ? of_part * below : 0);
+        }
+        dml__entropy_kept_of(p, DML__ENTROPY_TOP)[r] = top;
+        dml__entropy_kept_of(p, DML__ENTROPY_INVERSE)[r] = (float)(1 / sum);
+        dml__entropy_kept_of(p, DML__ENTROPY_WHOLE)[r] = (float)whole;
+        dml__entropy_kept_of(p, DML__ENTROPY_LOSS)[r] = (float)((double)weight * (whole * log(sum) + loss));
+    }
+}
+
 typedef struct dml__entropy_job {
     dml_isa isa;
     const dml_cross_entropy *problem;
     float scale, beta;
     float *dlogits, *dtarget; /* one of them, or in forward none */
+    const float *parts;       /* (count, DML_CROSS_ENTROPY_PART, rows), to be joined, or NULL */
+    int count;
 } dml__entropy_job;
 
 static void dml__entropy_task(void *argument, int task, int worker)
@@ -26852,8 +26918,10 @@ static void dml__entropy_task(void *argument, int task, int worker)
     const size_t end = dml__minimum(begin + step, p->rows);
     (void)worker;
     for (size_t r = begin; p->labels && r < end; r++)
-        DML_ASSERT((size_t)p->labels[r] < p->classes || !dml__entropy_counts_label(p, r));
-    if (job->dtarget)
+        DML_ASSERT((size_t)p->labels[r] < dml__entropy_all(p) || !dml__entropy_counts_label(p, r));
+    if (job->parts)
+        dml__entropy_join_rows(p, begin, end, job->parts, job->count);
+    else if (job->dtarget)
         dml__entropy_target_rows(p, begin, end, job->scale, job->beta, job->dtarget);
     else if (job->dlogits)
         dml__entropy_backward_rows(job->isa, p, begin, end, job->scale, job->beta, job->dlogits);
@@ -26862,32 +26930,62 @@ static void dml__entropy_task(void *argument, int task, int worker)
     if (job->dlogits && p->labels) dml__entropy_labels(p, begin, end, job->scale, job->dlogits);
 }
 
+static void dml__entropy_run_job(dml_pool *pool, dml__entropy_job *job)
+{
+    const dml_cross_entropy *p = job->problem;
+    if (p->rows == 0 || p->classes == 0) return;
+    job->isa = dml__pool_machine(pool).isa;
+    const int tasks = (int)dml__divide_up(p->rows, dml__items_per_task(p->classes));
+    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__entropy_task, job);
+}
+
 static void dml__entropy_run(dml_pool *pool, const dml_cross_entropy *p, float scale, float beta,
                              float *dlogits, float *dtarget)
 {
     dml__entropy_job job;
-    if (p->rows == 0 || p->classes == 0) return;
-    job.isa = dml__pool_machine(pool).isa;
+    memset(&job, 0, sizeof job);
     job.problem = p;
     job.scale = scale;
     job.beta = beta;
     job.dlogits = dlogits;
     job.dtarget = dtarget;
-    const int tasks = (int)dml__divide_up(p->rows, dml__items_per_task(p->classes));
-    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__entropy_task, &job);
+    dml__entropy_run_job(pool, &job);
+}
+
+/* Of the rows' losses, as they are in `kept`. */
+static float dml__entropy_total(dml_pool *pool, const dml_cross_entropy *p, bool mean, float *scale)
+{
+    float divisor = 1;
+    *scale = 0;
+    if (p->rows == 0 || p->classes == 0) return 0;
+    if (mean) divisor = dml_sum_all(pool, p->rows, dml__entropy_kept_of(p, DML__ENTROPY_SHARE));
+    if (divisor == 0) return 0;
+    *scale = 1 / divisor;
+    return dml_sum_all(pool, p->rows, dml__entropy_kept_of(p, DML__ENTROPY_LOSS)) / divisor;
 }
 
 DML_API float dml_cross_entropy_forward(dml_pool *pool, const dml_cross_entropy *problem, bool mean,
                                         float *scale)
 {
-    float divisor = 1;
-    *scale = 0;
-    if (problem->rows == 0 || problem->classes == 0) return 0;
     dml__entropy_run(pool, problem, 0, 0, NULL, NULL);
-    if (mean) divisor = dml_sum_all(pool, problem->rows, dml__entropy_kept_of(problem, DML__ENTROPY_SHARE));
-    if (divisor == 0) return 0;
-    *scale = 1 / divisor;
-    return dml_sum_all(pool, problem->rows, dml__entropy_kept_of(problem, DML__ENTROPY_LOSS)) / divisor;
+    return dml__entropy_total(pool, problem, mean, scale);
+}
+
+DML_API void dml_cross_entropy_forward_part(dml_pool *pool, const dml_cross_entropy *problem)
+{
+    dml__entropy_run(pool, problem, 0, 0, NULL, NULL);
+}
+
+DML_API float dml_cross_entropy_join(dml_pool *pool, const dml_cross_entropy *problem, const float *parts,
+                                     int count, bool mean, float *scale)
+{
+    dml__entropy_job job;
+    memset(&job, 0, sizeof job);
+    job.problem = problem;
+    job.parts = parts;
+    job.count = count;
+    dml__entropy_run_job(pool, &job);
+    return dml__entropy_total(pool, problem, mean, scale);
 }
 
 DML_API void dml_cross_entropy_backward(dml_pool *pool, const dml_cross_entropy *problem, float scale,
@@ -37637,6 +37735,13 @@ DML_API dml_node *dml_group_norm(dml_node *x, int groups, const dml_sample_norm_
 #ifndef DML_OPS_OP_EMBEDDING_C
 #define DML_OPS_OP_EMBEDDING_C
 
+/* A table of which this rank has a part of the rows; NULL: it has all of them. */
+static const dml__shard *dml__embedding_part(const dml_node *node)
+{
+    const dml__shard *part = dml__shard_of(node->input[1]);
+    return part && part->axis == 0 ? part : NULL;
+}
+
 static dml_status dml__embedding_infer(dml_node *node)
 {
     const dml_node *indices = node->input[0], *table = node->input[1];
@@ -37650,11 +37755,52 @@ static dml_status dml__embedding_infer(dml_node *node)
         return dml__node_fail(node, DML_ERROR_SHAPE, "its table is %s %s%s; it must be f32 count x width",
                               dml_dtype_name(table->dtype), dml_shape_format(&table->shape, text),
                               table->batched ? " a sample" : "");
-    node->limit = table->shape.dims[0];
+    const dml__shard *part = dml__embedding_part(node);
+    node->limit = table->shape.dims[0] * (part ? part->ranks : 1);
     node->batched = indices->batched;
     node->shape = indices->shape;
     node->shape.dims[node->shape.ndim++] = table->shape.dims[1];
     return DML_OK;
+}
+
+/* The indices, or where each is in this rank's part of the table, which forward saves; -1: in another's. */
+static const int32_t *dml__embedding_rows(const dml__run *run, const dml_node *node)
+{
+    const int32_t *indices = (const int32_t *)dml__host(dml__value(run, node->input[0]));
+    const dml__shard *part = dml__embedding_part(node);
+    if (!part) return indices;
+    int32_t *row = (int32_t *)dml__host(dml__saved(run, node));
+    const int32_t rows = node->input[1]->shape.dims[0], first = part->rank * rows;
+    const size_t count = dml__count(run, node->input[0]);
+    for (size_t i = 0; i < count && !run->backward; i++)
+        row[i] = indices[i] >= first && indices[i] - first < rows ? indices[i] - first : -1;
+    return row;
+}
+
+static void dml__embedding_forward_here(const dml__run *run, const dml_node *node, size_t count, size_t width)
+{
+    const int32_t *rows = dml__embedding_rows(run, node);
+    const float *table = dml__host_value(run, node->input[1]);
+    if (dml__embedding_part(node)) /* a bag of one, or of none */
+        dml_embedding_bag_forward(run->pool, count, 1, width, false, rows, NULL, table,
+                                  dml__host_value(run, node));
+    else
+        dml_embedding_forward(run->pool, count, width, rows, table, dml__host_value(run, node));
+}
+
+/* Its integers. */
+static dml_launch dml__embedding_launch(const dml_node *node, const char *kernel, size_t size, size_t count)
+{
+    const dml__shard *part = dml__embedding_part(node);
+    const dml_shape *table = &node->input[1]->shape;
+    dml_launch launch = dml__launch(kernel, size, 1);
+    launch.integer[0] = (int32_t)count;
+    launch.integer[1] = table->dims[1];
+    if (part) {
+        launch.integer[2] = part->rank * table->dims[0];
+        launch.integer[3] = table->dims[0];
+    }
+    return launch;
 }
 
 static dml_status dml__embedding_op_forward(const dml__run *run, const dml_node *node)
@@ -37662,25 +37808,25 @@ static dml_status dml__embedding_op_forward(const dml__run *run, const dml_node 
     const dml_node *indices = node->input[0], *table = node->input[1];
     const size_t count = dml__count(run, indices), width = (size_t)table->shape.dims[1];
     if (run->device->host_memory) {
-        dml_embedding_forward(run->pool, count, width, (const int32_t *)dml__host(dml__value(run, indices)),
-                              dml__host_value(run, table), dml__host_value(run, node));
+        dml__embedding_forward_here(run, node, count, width);
         return DML_OK;
     }
-    dml_launch launch = dml__launch("embedding_forward", count * width, 1);
+    dml_launch launch = dml__embedding_launch(node, "embedding_forward", count * width, count);
     launch.buffer[0] = dml__value(run, indices);
     launch.buffer[1] = dml__value(run, table);
     launch.buffer[2] = dml__value(run, node);
-    launch.integer[0] = (int32_t)count;
-    launch.integer[1] = (int32_t)width;
     return dml__submit(run->device, &launch);
 }
 
-/* On a GPU: where each index is met again, and whether it was met before. */
+/* On a GPU: where each index is met again, and whether it was met before. On the host: of a part, where it
+ * is.
+ */
 static size_t dml__embedding_saved_bytes(const dml_node *node, int rows)
 {
     const dml_node *indices = node->input[0];
-    if (dml__node_context(node)->device.host_memory) return 0;
-    return 2 * dml_shape_count(&indices->shape) * (indices->batched ? (size_t)rows : 1) * sizeof(int32_t);
+    const size_t count = dml_shape_count(&indices->shape) * (indices->batched ? (size_t)rows : 1);
+    if (!dml__node_context(node)->device.host_memory) return 2 * count * sizeof(int32_t);
+    return dml__embedding_part(node) ? count * sizeof(int32_t) : 0;
 }
 
 static dml_status dml__embedding_op_backward(const dml__run *run, const dml_node *node)
@@ -37689,7 +37835,7 @@ static dml_status dml__embedding_op_backward(const dml__run *run, const dml_node
     const size_t count = dml__count(run, indices), width = (size_t)table->shape.dims[1];
     if (!dml__wants_gradient(run, node, 1)) return DML_OK;
     if (run->device->host_memory) {
-        const int32_t *at = (const int32_t *)dml__host(dml__value(run, indices));
+        const int32_t *at = dml__embedding_rows(run, node);
         dml__begin_gradient_rows(run, node, 1, count, at);
         dml_embedding_backward(run->pool, count, width, at, dml__host_gradient(run, node),
                                (size_t)table->shape.dims[0], 1.0f, dml__host_gradient(run, table));
@@ -37700,19 +37846,16 @@ static dml_status dml__embedding_op_backward(const dml__run *run, const dml_node
         status = run->device->backend->zero(run->device, dml__gradient(run, table),
                                             dml_shape_count(&table->shape) * sizeof(float));
     if (status != DML_OK) return status;
-    dml_launch launch = dml__launch("embedding_links", count, 1);
+    dml_launch launch = dml__embedding_launch(node, "embedding_links", count, count);
     launch.buffer[0] = dml__value(run, indices);
     launch.buffer[1] = dml__saved(run, node);
-    launch.integer[0] = (int32_t)count;
     status = dml__submit(run->device, &launch);
     if (status != DML_OK) return status;
-    launch = dml__launch("embedding_backward", count * width, 1);
+    launch = dml__embedding_launch(node, "embedding_backward", count * width, count);
     launch.buffer[0] = dml__value(run, indices);
     launch.buffer[1] = dml__saved(run, node);
     launch.buffer[2] = dml__gradient(run, node);
     launch.buffer[3] = dml__gradient(run, table);
-    launch.integer[0] = (int32_t)count;
-    launch.integer[1] = (int32_t)width;
     return dml__submit(run->device, &launch);
 }
 
@@ -40442,6 +40585,44 @@ DML_API dml_node *dml_concat(dml_node *const *nodes, int count, int axis)
 #ifndef DML_OPS_OP_CROSS_ENTROPY_C
 #define DML_OPS_OP_CROSS_ENTROPY_C
 
+/* ---- ops/op_cross_entropy_internal.h ---- */
+
+/* op_cross_entropy_internal.h: what softmax cross-entropy shares with the one whose classes are cut over
+   ranks (dist/vocabulary_parallel.h): the same op, of which a rank has a part of the classes where its node
+   `sums`.
+ */
+#ifndef DML_OPS_OP_CROSS_ENTROPY_INTERNAL_H
+#define DML_OPS_OP_CROSS_ENTROPY_INTERNAL_H
+
+/* A node of that op with these options, which may be NULL. */
+DML__LOCAL dml_node *dml__cross_entropy_node(const dml__op *op, dml_node *logits, dml_node *target,
+                                             const dml_cross_entropy_options *options);
+DML__LOCAL dml_status dml__softmax_cross_entropy_infer(dml_node *node);
+DML__LOCAL bool dml__cross_entropy_is_mean(const dml_node *node);
+
+/* Rows of so many samples, each of as many classes as are here. */
+DML__LOCAL size_t dml__cross_entropy_rows(const dml_node *node, int samples);
+DML__LOCAL int dml__classes_of(const dml_node *logits);
+
+/* What is saved: (DML_CROSS_ENTROPY_KEPT, rows) and, behind them, the scale. */
+DML__LOCAL size_t dml__softmax_cross_entropy_saved_bytes(const dml_node *node, int rows);
+DML__LOCAL dml_ref dml__cross_entropy_scale(const dml__run *run, const dml_node *node);
+
+/* In the host's memory; elsewhere the launch that leaves what a row keeps. */
+DML__LOCAL dml_cross_entropy dml__cross_entropy_problem(const dml__run *run, const dml_node *node);
+DML__LOCAL dml_status dml__cross_entropy_launch_rows(const dml__run *run, const dml_node *node);
+
+DML__LOCAL dml_status dml__softmax_cross_entropy_op_backward(const dml__run *run, const dml_node *node);
+DML__LOCAL double dml__softmax_cross_entropy_flops(const dml_node *node);
+DML__LOCAL void dml__softmax_cross_entropy_describe(const dml_node *node, char *text, size_t bytes);
+
+/* What an op of the kind reads in backward, and how. */
+#define DML__CROSS_ENTROPY_NEEDS                                                                             \
+    (DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__NO_GRADIENT(2) | DML__READS_EXACTLY |                  \
+     DML__GRADIENT_OVER_INPUT)
+
+#endif
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -40466,9 +40647,25 @@ static const float *dml__class_weights_of(const dml_node *node)
     return o->class_weights ? (const float *)(const void *)(o + 1) : NULL;
 }
 
-static int dml__classes_of(const dml_node *logits)
+DML__LOCAL bool dml__cross_entropy_is_mean(const dml_node *node)
+{
+    return dml__cross_entropy_of(node)->reduction == DML_LOSS_MEAN;
+}
+
+DML__LOCAL int dml__classes_of(const dml_node *logits)
 {
     return logits->shape.ndim ? logits->shape.dims[logits->shape.ndim - 1] : 0;
+}
+
+/* Of all ranks, where each has a part; and the first of this one's. */
+static int dml__all_classes_of(const dml_node *node)
+{
+    return dml__classes_of(node->input[0]) * (node->sums ? node->graph->model.ranks : 1);
+}
+
+static int dml__first_class_of(const dml_node *node)
+{
+    return dml__classes_of(node->input[0]) * (node->sums ? node->graph->model.rank : 0);
 }
 
 /* ---- what it takes ---- */
@@ -40502,7 +40699,7 @@ static dml_status dml__cross_entropy_check_options(const dml_node *node)
     return dml__check_loss_reduction(node, o->reduction);
 }
 
-static dml_status dml__softmax_cross_entropy_infer(dml_node *node)
+DML__LOCAL dml_status dml__softmax_cross_entropy_infer(dml_node *node)
 {
     dml_node *logits = node->input[0], *target = node->input[1];
     char logits_text[DML_SHAPE_TEXT], target_text[DML_SHAPE_TEXT];
@@ -40521,7 +40718,7 @@ static dml_status dml__softmax_cross_entropy_infer(dml_node *node)
             dml_dtype_name(target->dtype), dml_shape_format(&target->shape, target_text),
             target->batched ? "" : " for the whole batch", dml_shape_format(&logits->shape, logits_text));
     if (dml__has_labels(node)) {
-        node->limit = dml__classes_of(logits);
+        node->limit = dml__all_classes_of(node);
         node->ignored = dml__cross_entropy_of(node)->ignores ? (int)dml__cross_entropy_of(node)->ignored : 0;
     }
     dml_status status = dml__cross_entropy_check_options(node);
@@ -40532,7 +40729,7 @@ static dml_status dml__softmax_cross_entropy_infer(dml_node *node)
 
 /* ---- running ---- */
 
-static size_t dml__cross_entropy_rows(const dml_node *node, int samples)
+DML__LOCAL size_t dml__cross_entropy_rows(const dml_node *node, int samples)
 {
     const dml_node *logits = node->input[0];
     return dml_shape_count(&logits->shape) / (size_t)dml__classes_of(logits) * (size_t)samples;
@@ -40544,7 +40741,7 @@ static size_t dml__cross_entropy_kept(const dml_node *node, int samples)
     return DML_CROSS_ENTROPY_KEPT * dml__cross_entropy_rows(node, samples);
 }
 
-static size_t dml__softmax_cross_entropy_saved_bytes(const dml_node *node, int rows)
+DML__LOCAL size_t dml__softmax_cross_entropy_saved_bytes(const dml_node *node, int rows)
 {
     const bool copied = dml__class_weights_of(node) && !dml__node_context(node)->device.host_memory;
     const size_t weights = copied ? (size_t)dml__classes_of(node->input[0]) : 0;
@@ -40558,7 +40755,7 @@ static dml_ref dml__cross_entropy_saved_at(const dml__run *run, const dml_node *
     return ref;
 }
 
-static dml_ref dml__cross_entropy_scale(const dml__run *run, const dml_node *node)
+DML__LOCAL dml_ref dml__cross_entropy_scale(const dml__run *run, const dml_node *node)
 {
     return dml__cross_entropy_saved_at(run, node, dml__cross_entropy_kept(node, run->rows));
 }
@@ -40577,7 +40774,7 @@ static size_t dml__cross_entropy_each(const dml__run *run, const dml_node *node)
     return node->inputs > 2 ? rows / dml__count(run, node->input[2]) : rows;
 }
 
-static dml_cross_entropy dml__cross_entropy_problem(const dml__run *run, const dml_node *node)
+DML__LOCAL dml_cross_entropy dml__cross_entropy_problem(const dml__run *run, const dml_node *node)
 {
     const dml__cross_entropy_attributes *o = dml__cross_entropy_of(node);
     dml_cross_entropy p;
@@ -40595,15 +40792,19 @@ static dml_cross_entropy dml__cross_entropy_problem(const dml__run *run, const d
     p.smoothing = o->smoothing;
     p.ignores = o->ignores;
     p.ignored = o->ignored;
+    if (node->sums) {
+        p.first = (size_t)dml__first_class_of(node);
+        p.all = (size_t)dml__all_classes_of(node);
+    }
     p.kept = (float *)dml__host(dml__saved(run, node));
     return p;
 }
 
-static dml_status dml__cross_entropy_launch_forward(const dml__run *run, const dml_node *node)
+DML__LOCAL dml_status dml__cross_entropy_launch_rows(const dml__run *run, const dml_node *node)
 {
     const dml__cross_entropy_attributes *o = dml__cross_entropy_of(node);
     const size_t rows = dml__cross_entropy_rows(node, run->rows);
-    const dml_ref class_weights = dml__cross_entropy_class_weights(run, node), none = { NULL, 0 };
+    const dml_ref class_weights = dml__cross_entropy_class_weights(run, node);
     dml_status status = DML_OK;
     if (o->class_weights)
         status = run->device->backend->write(run->device, class_weights, dml__class_weights_of(node),
@@ -40623,21 +40824,31 @@ static dml_status dml__cross_entropy_launch_forward(const dml__run *run, const d
     launch.integer[4] = o->ignores;
     launch.integer[5] = o->ignored;
     launch.integer[6] = lanes;
+    launch.integer[7] = dml__first_class_of(node);
+    launch.integer[8] = node->sums ? dml__all_classes_of(node) : 0;
     launch.real[0] = o->smoothing;
-    status = dml__submit(run->device, &launch);
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__cross_entropy_launch_forward(const dml__run *run, const dml_node *node)
+{
+    const size_t rows = dml__cross_entropy_rows(node, run->rows);
+    const dml_ref none = { NULL, 0 };
+    const dml_status status = dml__cross_entropy_launch_rows(run, node);
     if (status != DML_OK) return status;
     return dml__launch_loss_total(run, node, dml__cross_entropy_saved_at(run, node, 3 * rows), rows, none,
                                   rows, dml__cross_entropy_saved_at(run, node, 4 * rows), rows, 1,
-                                  o->reduction, dml__cross_entropy_scale(run, node));
+                                  dml__cross_entropy_of(node)->reduction,
+                                  dml__cross_entropy_scale(run, node));
 }
 
 static dml_status dml__softmax_cross_entropy_op_forward(const dml__run *run, const dml_node *node)
 {
     if (!run->device->host_memory) return dml__cross_entropy_launch_forward(run, node);
     const dml_cross_entropy problem = dml__cross_entropy_problem(run, node);
-    *dml__host_value(run, node) = dml_cross_entropy_forward(
-        run->pool, &problem, dml__cross_entropy_of(node)->reduction == DML_LOSS_MEAN,
-        (float *)dml__host(dml__cross_entropy_scale(run, node)));
+    *dml__host_value(run, node) =
+        dml_cross_entropy_forward(run->pool, &problem, dml__cross_entropy_is_mean(node),
+                                  (float *)dml__host(dml__cross_entropy_scale(run, node)));
     return DML_OK;
 }
 
@@ -40660,7 +40871,9 @@ static dml_status dml__cross_entropy_launch_backward(const dml__run *run, const 
     launch.integer[k++] = (int32_t)rows;
     launch.integer[k++] = (int32_t)classes;
     launch.integer[k++] = dml__has_labels(node);
-    launch.integer[k] = lanes;
+    launch.integer[k++] = lanes;
+    launch.integer[k++] = dml__first_class_of(node);
+    launch.integer[k] = node->sums ? dml__all_classes_of(node) : 0;
     launch.real[0] = dml__cross_entropy_of(node)->smoothing;
     launch.real[1] = dml__beta(run, node, i);
     return dml__submit(run->device, &launch);
@@ -40679,7 +40892,7 @@ static dml_status dml__cross_entropy_gradient_of(const dml__run *run, const dml_
 }
 
 /* Where the logits' gradient is written over the logits, it comes last. */
-static dml_status dml__softmax_cross_entropy_op_backward(const dml__run *run, const dml_node *node)
+DML__LOCAL dml_status dml__softmax_cross_entropy_op_backward(const dml__run *run, const dml_node *node)
 {
     const dml_ref logits = dml__value(run, node->input[0]);
     int first = 0;
@@ -40692,13 +40905,13 @@ static dml_status dml__softmax_cross_entropy_op_backward(const dml__run *run, co
 }
 
 /* Of each logit: minus the largest, exp, plus the others; and as much for what it weighs. */
-static double dml__softmax_cross_entropy_flops(const dml_node *node)
+DML__LOCAL double dml__softmax_cross_entropy_flops(const dml_node *node)
 {
     const bool weighs = !dml__has_labels(node) || dml__cross_entropy_of(node)->smoothing != 0;
     return (weighs ? 6.0 : 3.0) * (double)dml_shape_count(&node->input[0]->shape);
 }
 
-static void dml__softmax_cross_entropy_describe(const dml_node *node, char *text, size_t bytes)
+DML__LOCAL void dml__softmax_cross_entropy_describe(const dml_node *node, char *text, size_t bytes)
 {
     const dml__cross_entropy_attributes *o = dml__cross_entropy_of(node);
     char smoothing[40] = "", ignored[40] = "";
@@ -40717,8 +40930,7 @@ DML__LOCAL const dml__op *dml__softmax_cross_entropy_op(void)
                                 dml__softmax_cross_entropy_infer,
                                 dml__softmax_cross_entropy_op_forward,
                                 dml__softmax_cross_entropy_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__NO_GRADIENT(2) |
-                                    DML__READS_EXACTLY | DML__GRADIENT_OVER_INPUT,
+                                DML__CROSS_ENTROPY_NEEDS,
                                 dml__softmax_cross_entropy_saved_bytes,
                                 false,
                                 false,
@@ -40728,8 +40940,8 @@ DML__LOCAL const dml__op *dml__softmax_cross_entropy_op(void)
     return &op;
 }
 
-DML_API dml_node *dml_softmax_cross_entropy_with(dml_node *logits, dml_node *target,
-                                                 const dml_cross_entropy_options *options)
+DML__LOCAL dml_node *dml__cross_entropy_node(const dml__op *op, dml_node *logits, dml_node *target,
+                                             const dml_cross_entropy_options *options)
 {
     dml_node *const inputs[] = { logits, target, options ? options->sample_weights : NULL };
     const int count = inputs[2] ? 3 : 2;
@@ -40756,9 +40968,15 @@ DML_API dml_node *dml_softmax_cross_entropy_with(dml_node *logits, dml_node *tar
         *attributes = own;
         memcpy(attributes + 1, weights, classes * sizeof(float));
     }
-    dml_node *node = dml__node_create(dml__softmax_cross_entropy_op(), count, inputs, attributes, bytes);
+    dml_node *node = dml__node_create(op, count, inputs, attributes, bytes);
     if (attributes != &own) dml__release(&dml__node_context(logits)->memory, attributes);
     return node;
+}
+
+DML_API dml_node *dml_softmax_cross_entropy_with(dml_node *logits, dml_node *target,
+                                                 const dml_cross_entropy_options *options)
+{
+    return dml__cross_entropy_node(dml__softmax_cross_entropy_op(), logits, target, options);
 }
 
 DML_API dml_node *dml_softmax_cross_entropy(dml_node *logits, dml_node *labels)

@@ -1563,6 +1563,56 @@ DML_API dml_status dml_parallel_load(dml_graph *graph, const char *path);
 
 #endif
 
+/* ---- dist/vocabulary_parallel.h ---- */
+
+/* vocabulary_parallel.h: the two ends of a language model that is cut (dist/tensor_parallel.h): the table
+   that letters or words are looked up in, and the loss over as many scores. Neither the table, nor the
+   scores, nor their gradient is ever whole on a rank:
+
+       dml_node *h = dml_parallel_embedding(words, V, C, comm);          (T, C), alike on all ranks
+       ... layers
+       dml_node *scores = dml_column_parallel_dense(h, V, comm);         (T, V / m): this rank's stretch
+       dml_node *loss = dml_parallel_softmax_cross_entropy(scores, next, comm);
+
+   The same table may be both, as GPT-2 has it: a parameter of which each rank has some rows.
+
+       dml_node *table = dml_parallel_parameter(g, "table", init, dml_shape_of(V, C), 0, comm);
+       dml_node *h = dml_parallel_embedding_with(words, table, comm);
+       dml_node *scores = dml_dense_with(dml_parallel_copy(h, comm), table, NULL);
+
+   m ranks take a vocabulary that is a multiple of m; one that isn't is filled up by its user, in the run of
+   one rank, too, or has this part of its model whole on all ranks. Each row costs 16 bytes of each rank, to
+   each other one, in forward, and none in backward; the table costs one all-reduce of what was looked up in
+   forward.
+
+   Source: Shoeybi et al., "Megatron-LM: training multi-billion parameter language models using model
+   parallelism", 2019, section 3. */
+#ifndef DML_DIST_VOCABULARY_PARALLEL_H
+#define DML_DIST_VOCABULARY_PARALLEL_H
+
+/* dml_embedding (...) -> (..., width) of m ranks, of which each has count / m rows of the table, in their
+   order. `indices` are alike on all ranks, and so is the result. DML_ERROR_ARGUMENT unless m divides the
+   count, and for indices outside of 0 .. count - 1, before anything is run. */
+DML_API dml_node *dml_parallel_embedding(dml_node *indices, int count, int width, dml_comm *comm);
+
+/* The same on a table (count, width) of the caller's, which is cut along axis 0 (dml_parallel_parameter);
+   DML_ERROR_ARGUMENT for one that isn't. */
+DML_API dml_node *dml_parallel_embedding_with(dml_node *indices, dml_node *table, dml_comm *comm);
+
+/* dml_softmax_cross_entropy of m ranks, each of which is given its stretch (..., classes / m) of the logits,
+   as dml_column_parallel_dense leaves them. labels, i32 of (...) in 0 .. classes - 1, are alike on all ranks,
+   and so is the loss, to the bit; the stretch's gradient is this rank's. DML_ERROR_ARGUMENT for logits that
+   all ranks have alike, and for labels or weights that they haven't. */
+DML_API dml_node *dml_parallel_softmax_cross_entropy(dml_node *logits, dml_node *labels, dml_comm *comm);
+
+/* The same with the options of dml_softmax_cross_entropy_with, which may be NULL. Where there are several
+   ranks: DML_ERROR_UNSUPPORTED for class weights, and for probabilities in place of labels. */
+DML_API dml_node *dml_parallel_softmax_cross_entropy_with(dml_node *logits, dml_node *labels,
+                                                          const dml_cross_entropy_options *options,
+                                                          dml_comm *comm);
+
+#endif
+
 /* ---- dist/pipeline.h ---- */
 
 /* pipeline.h: one model over several ranks, each of which has some of its layers: a stage. Rank r of a
@@ -31896,6 +31946,10 @@ DML__LOCAL void dml__set_stage_pass(dml_graph *graph, void *pass);
 DML__LOCAL dml_status dml__sum_over_model(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
                                           float beta, dml_ref to);
 
+/* all (ranks, n) = each rank's from (n), in the host's memory. */
+DML__LOCAL dml_status dml__gather_over_model(const dml__run *run, const dml_node *node, size_t n,
+                                             const float *from, float *all);
+
 /* to (n) on the device = from (n), which is changed, + beta what is there, by way of `there` (n). Nothing
    where `to` is no buffer. */
 DML__LOCAL dml_status dml__put_floats(const dml__run *run, size_t n, float *from, float *there, float beta,
@@ -32012,7 +32066,6 @@ static dml_status dml__join(dml_graph *graph, dml__model_ranks *ranks, dml_comm 
                          what);
     if (dml_comm_status(comm) != DML_OK)
         return dml__fail(error, dml_comm_status(comm), "%s: %s", what, dml_comm_error(comm));
-    if (dml_comm_world_size(comm) == 1) return DML_OK;
     if (ranks->user) {
         if (dml__comm_of(ranks) == comm) return DML_OK;
         return dml__fail(error, DML_ERROR_ARGUMENT,
@@ -32020,6 +32073,7 @@ static dml_status dml__join(dml_graph *graph, dml__model_ranks *ranks, dml_comm 
                          "graph is cut over one",
                          what);
     }
+    if (dml_comm_world_size(comm) == 1) return DML_OK;
     if (graph->programs > 0)
         return dml__fail(error, DML_ERROR_STATE,
                          "%s: a first such node after the graph was compiled; build the whole model first",
@@ -32064,6 +32118,14 @@ static dml_status dml__all_reduce_of(const dml__run *run, const dml_node *node, 
     return dml_comm_all_reduce(comm, data, n, DML_F32, DML_SUM) == DML_OK
                ? DML_OK
                : dml__exchange_failed(run, node, comm);
+}
+
+DML__LOCAL dml_status dml__gather_over_model(const dml__run *run, const dml_node *node, size_t n,
+                                             const float *from, float *all)
+{
+    dml_comm *comm = dml__model_comm(node->graph);
+    return dml_comm_all_gather(comm, from, n, DML_F32, all) == DML_OK ? DML_OK
+                                                                      : dml__exchange_failed(run, node, comm);
 }
 
 DML__LOCAL dml_status dml__put_floats(const dml__run *run, size_t n, float *from, float *there, float beta,
@@ -32568,6 +32630,191 @@ DML_API dml_node *dml_parallel_attention(dml_node *x, int heads,
         built = dml__parallel_heads_build(copy, heads / ranks, kv_heads / ranks, &o, p, comm);
     if (copy && !built) dml__graph_drop_after(x->graph, last);
     return built;
+}
+
+#endif
+
+/* ---- dist/vocabulary_parallel.c ---- */
+
+#ifndef DML_DIST_VOCABULARY_PARALLEL_C
+#define DML_DIST_VOCABULARY_PARALLEL_C
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the table ---- */
+
+DML_API dml_node *dml_parallel_embedding_with(dml_node *indices, dml_node *table, dml_comm *comm)
+{
+    static const char what[] = "parallel_embedding";
+    if (!indices || !table || dml__join_model(indices->graph, comm, what) != DML_OK) return NULL;
+    const dml__shard *part = dml__shard_of(table);
+    if (dml_comm_world_size(comm) > 1 && (!part || part->axis != 0)) {
+        dml__fail(
+            &dml__node_context(indices)->error, DML_ERROR_ARGUMENT,
+            "%s: its table '%s' isn't cut by rows; it takes one that dml_parallel_parameter has cut along "
+            "axis 0",
+            what, table->name);
+        return NULL;
+    }
+    if (indices->partial) {
+        dml__fail(&dml__node_context(indices)->error, DML_ERROR_ARGUMENT,
+                  "%s: each rank has '%s' of its own; indices are alike on all", what, indices->name);
+        return NULL;
+    }
+    dml_node *last = indices->graph->last;
+    dml_node *own = dml_embedding_with(indices, table);
+    dml_node *sum = own ? dml_parallel_sum(own, comm) : NULL;
+    if (own && !sum) dml__graph_drop_after(indices->graph, last);
+    return sum;
+}
+
+DML_API dml_node *dml_parallel_embedding(dml_node *indices, int count, int width, dml_comm *comm)
+{
+    static const char what[] = "parallel_embedding";
+    char layer[DML_NAME_BYTES], name[2 * DML_NAME_BYTES];
+    if (!indices || dml__join_model(indices->graph, comm, what) != DML_OK) return NULL;
+    dml_graph *graph = indices->graph;
+    const int ranks = dml_comm_world_size(comm);
+    if (count < 1 || width < 1 || count % ranks) {
+        dml__fail(&graph->context->error, DML_ERROR_ARGUMENT,
+                  "%s: a table of %d x %d asked for over %d ranks; it takes 1 or more of both, and rows that "
+                  "are a multiple of the ranks: fill it up",
+                  what, count, width, ranks);
+        return NULL;
+    }
+    if (dml__layer_name(graph, dml__embedding_op(), layer) != DML_OK) return NULL;
+    snprintf(name, sizeof name, "%s.weight", layer);
+    dml_node *last = graph->last;
+    dml_node *table =
+        dml_parallel_parameter(graph, name, dml_init_normal(0, 1), dml_shape_of(count, width), 0, comm);
+    dml_node *sum = table ? dml_parallel_embedding_with(indices, table, comm) : NULL;
+    if (!sum) dml__graph_drop_after(graph, last);
+    return sum;
+}
+
+/* ---- the loss ---- */
+
+static dml_status dml__parallel_loss_infer(dml_node *node)
+{
+    const dml_node *logits = node->input[0], *labels = node->input[1];
+    const int ranks = node->graph->model.ranks;
+    if (!logits->partial)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "its logits '%s' are alike on all ranks; it takes each one's stretch of the "
+                              "classes, as a column-parallel layer gives them",
+                              logits->name);
+    for (int i = 1; i < node->inputs; i++)
+        if (node->input[i]->partial)
+            return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                                  "each rank has '%s' of its own; labels and weights are those of all ranks",
+                                  node->input[i]->name);
+    if (labels->dtype == DML_F32)
+        return dml__node_fail(node, DML_ERROR_UNSUPPORTED,
+                              "its target '%s' is f32; where classes are cut it takes i32 labels, and "
+                              "dml_softmax_cross_entropy_with probabilities of classes that are whole",
+                              labels->name);
+    if (dml__classes_of(logits) > INT32_MAX / ranks)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT, "%d classes on each of %d ranks; it takes %d in all",
+                              dml__classes_of(logits), ranks, INT32_MAX);
+    node->sums = true;
+    return dml__softmax_cross_entropy_infer(node);
+}
+
+/* What ranks have of each row (ranks, DML_CROSS_ENTROPY_PART, rows); on a device with memory of its own
+   behind what is kept there of its own part, with the scale and the loss. */
+static dml_scratch dml__parallel_loss_scratch(const dml_node *node, int samples, bool training)
+{
+    const size_t rows = dml__cross_entropy_rows(node, samples);
+    const bool here = dml__node_context(node)->device.host_memory;
+    dml_scratch scratch = { 0, 0 };
+    (void)training;
+    scratch.shared = (size_t)node->graph->model.ranks * DML_CROSS_ENTROPY_PART * rows * sizeof(float);
+    if (!here) scratch.shared += (DML_CROSS_ENTROPY_KEPT * rows + 1) * sizeof(float);
+    return scratch;
+}
+
+/* One exchange: of what each rank knows of its classes, of which all make the same loss. */
+static float dml__parallel_loss_join(const dml__run *run, const dml_node *node, dml_pool *pool,
+                                     const dml_cross_entropy *problem, float *parts, float *scale,
+                                     dml_status *status)
+{
+    *status = dml__gather_over_model(run, node, DML_CROSS_ENTROPY_PART * problem->rows, problem->kept, parts);
+    if (*status != DML_OK) return 0;
+    return dml_cross_entropy_join(pool, problem, parts, node->graph->model.ranks,
+                                  dml__cross_entropy_is_mean(node), scale);
+}
+
+/* The rows' numbers by way of the host, and the logits where they are. */
+static dml_status dml__parallel_loss_on_device(const dml__run *run, const dml_node *node)
+{
+    const dml_backend *backend = run->device->backend;
+    dml_cross_entropy problem;
+    memset(&problem, 0, sizeof problem);
+    problem.rows = dml__cross_entropy_rows(node, run->rows);
+    problem.classes = (size_t)dml__classes_of(node->input[0]);
+    problem.kept = (float *)dml_pool_shared_scratch(run->program->own_pool);
+    const size_t kept = DML_CROSS_ENTROPY_KEPT * problem.rows;
+    float *scale = problem.kept + kept, *parts = scale + 1;
+    dml_status status = dml__cross_entropy_launch_rows(run, node);
+    if (status == DML_OK)
+        status = backend->read(run->device, problem.kept, dml__saved(run, node), kept * sizeof(float));
+    if (status != DML_OK) return status;
+    const float loss = dml__parallel_loss_join(run, node, NULL, &problem, parts, scale, &status);
+    if (status == DML_OK)
+        status = backend->write(run->device, dml__saved(run, node), problem.kept, (kept + 1) * sizeof(float));
+    return status == DML_OK ? backend->write(run->device, dml__value(run, node), &loss, sizeof loss) : status;
+}
+
+static dml_status dml__parallel_loss_forward(const dml__run *run, const dml_node *node)
+{
+    dml_status status;
+    if (!run->device->host_memory) return dml__parallel_loss_on_device(run, node);
+    const dml_cross_entropy problem = dml__cross_entropy_problem(run, node);
+    float *scale = (float *)dml__host(dml__cross_entropy_scale(run, node));
+    dml_cross_entropy_forward_part(run->pool, &problem);
+    *dml__host_value(run, node) = dml__parallel_loss_join(
+        run, node, run->pool, &problem, (float *)dml_pool_shared_scratch(run->pool), scale, &status);
+    return status;
+}
+
+static const dml__op *dml__parallel_loss_op(void)
+{
+    static const dml__op op = { "parallel_softmax_cross_entropy",
+                                dml__parallel_loss_infer,
+                                dml__parallel_loss_forward,
+                                dml__softmax_cross_entropy_op_backward,
+                                DML__CROSS_ENTROPY_NEEDS | DML__ON_HOST,
+                                dml__softmax_cross_entropy_saved_bytes,
+                                false,
+                                false,
+                                dml__softmax_cross_entropy_describe,
+                                dml__softmax_cross_entropy_flops,
+                                dml__parallel_loss_scratch };
+    return &op;
+}
+
+DML_API dml_node *dml_parallel_softmax_cross_entropy_with(dml_node *logits, dml_node *labels,
+                                                          const dml_cross_entropy_options *options,
+                                                          dml_comm *comm)
+{
+    const dml__op *op = dml__parallel_loss_op();
+    if (!logits || dml__join_model(logits->graph, comm, op->name) != DML_OK) return NULL;
+    if (dml_comm_world_size(comm) == 1) return dml_softmax_cross_entropy_with(logits, labels, options);
+    if (options && options->class_weights) {
+        dml__fail(
+            &dml__node_context(logits)->error, DML_ERROR_UNSUPPORTED,
+            "%s: class weights asked for; dml_softmax_cross_entropy_with takes them, of classes that are "
+            "whole on all ranks",
+            op->name);
+        return NULL;
+    }
+    return dml__cross_entropy_node(op, logits, labels, options);
+}
+
+DML_API dml_node *dml_parallel_softmax_cross_entropy(dml_node *logits, dml_node *labels, dml_comm *comm)
+{
+    return dml_parallel_softmax_cross_entropy_with(logits, labels, NULL, comm);
 }
 
 #endif

@@ -3620,7 +3620,7 @@ HELPER void dml__cross_entropy_forward_as(CROSS_ENTROPY_PARAMETERS, GLOBAL const
                                           GLOBAL const float *class_weights, GLOBAL const float *row_weights,
                                           GLOBAL float *kept, const dml__kernel_arguments arguments)
 {
-    const int rows = INT(0), classes = INT(1);
+    const int rows = INT(0), classes = INT(1), all = INT(8) ? INT(8) : classes;
     const float smoothing = REAL(0);
     const int lane = ITEM & (lanes - 1), team = ITEM - lane, row = CROSS_ENTROPY_ROW, inside = row < rows;
     float largest = MINUS_INFINITY, sum = 0.0f, whole = 0.0f, product = 0.0f;
@@ -3646,7 +3646,7 @@ HELPER void dml__cross_entropy_forward_as(CROSS_ENTROPY_PARAMETERS, GLOBAL const
     if (counts && (target || smoothing != 0.0f))
         for (int c = lane; c < classes; c += lanes) {
             const float of_class = dml__class_weight(target ? target + (WIDE)row * classes : 0, class_weights,
-                                                     c, classes, smoothing);
+                                                     c, all, smoothing);
             whole += of_class;
             product += of_class * (largest - logits[c]);
         }
@@ -3657,16 +3657,21 @@ HELPER void dml__cross_entropy_forward_as(CROSS_ENTROPY_PARAMETERS, GLOBAL const
     if (lane == 0 && inside) {
         float share = weight;
         if (counts && labels) {
-            const int label = labels[row], known = label >= 0 && label < classes;
+            const int label = labels[row], known = label >= 0 && label < all;
+            const int place = label - INT(7), here = known && place >= 0 && place < classes;
             const float own = !known ? NOT_A_NUMBER : class_weights ? class_weights[label] : 1.0f;
-            whole += (1.0f - smoothing) * own;
-            product += (1.0f - smoothing) * own * (known ? largest - logits[label] : 0.0f);
+            if (here || !known) {
+                whole += (1.0f - smoothing) * own;
+                product += (1.0f - smoothing) * own * (here ? largest - logits[place] : 0.0f);
+            }
             share *= own;
         }
         kept[row] = counts ? largest : 0.0f;
-        kept[(WIDE)rows + row] = counts ? 1.0f / sum : 1.0f;
+        kept[(WIDE)rows + row] = !counts ? 1.0f : INT(8) ? sum : 1.0f / sum;
         kept[(WIDE)rows * 2 + row] = whole;
-        kept[(WIDE)rows * 3 + row] = counts ? weight * (whole * LOG(sum) + product) : 0.0f;
+        kept[(WIDE)rows * 3 + row] = !counts  ? 0.0f
+                                     : INT(8) ? product
+                                              : weight * (whole * LOG(sum) + product);
         kept[(WIDE)rows * 4 + row] = share;
         kept[(WIDE)rows * 5 + row] = weight;
     }
@@ -3676,7 +3681,9 @@ HELPER void dml__cross_entropy_forward_as(CROSS_ENTROPY_PARAMETERS, GLOBAL const
    classes weigh, its loss, what it counts in the divisor, its weight. A label outside 0 .. classes - 1 that
    isn't the ignored one gives a loss of NaN and reads nothing. Buffers logits, labels (int) or the target,
    class weights, row weights (NULL: 1), kept; ints rows, classes, rows of a row weight, whether there are
-   labels, whether one is ignored, which, lanes (16, 64 or 256); floats smoothing; size{groups}. */
+   labels, whether one is ignored, which, lanes (16, 64 or 256), and, of a part of the classes, its first one
+   and how many all are (0: it is all of them); floats smoothing; size{groups}. Of a part the sum itself is
+   kept, and the sum of weight x (largest - logit) (kernels/cross_entropy.h). */
 KERNEL(cross_entropy_forward)
 {
     LOCAL float part[DML__GROUP_ITEMS];
@@ -3695,7 +3702,8 @@ HELPER void dml__cross_entropy_backward_as(HERE_PARAMETER const int lanes, GLOBA
                                            GLOBAL const float *dloss, GLOBAL float *dlogits,
                                            const dml__kernel_arguments arguments)
 {
-    const int rows = INT(0), classes = INT(1), row = CROSS_ENTROPY_ROW, inside = row < rows;
+    const int rows = INT(0), classes = INT(1), all = INT(5) ? INT(5) : classes;
+    const int row = CROSS_ENTROPY_ROW, inside = row < rows;
     const int from = GROUP_Y * CLASSES_AHEAD * lanes + (ITEM & (lanes - 1)),
               left = inside ? classes - from : 0;
     const float smoothing = REAL(0), beta = REAL(1);
@@ -3708,9 +3716,9 @@ HELPER void dml__cross_entropy_backward_as(HERE_PARAMETER const int lanes, GLOBA
     const float weight = inside ? kept[(WIDE)rows * 5 + row] : 0.0f, largest = inside ? kept[row] : 0.0f;
     const float factor = inside ? kept[(WIDE)rows + row] * kept[(WIDE)rows * 2 + row] : 0.0f;
     const float scale = dloss[0] * kept[(WIDE)rows * 6] * weight;
-    const int label = inside && labels ? labels[row] - from : -1; /* of this item's classes */
+    const int label = inside && labels ? labels[row] - INT(4) - from : -1; /* of this item's classes */
     if (labels && !class_weights) {
-        const float of_each = smoothing / (float)classes, of_label = of_each + (1.0f - smoothing);
+        const float of_each = smoothing / (float)all, of_label = of_each + (1.0f - smoothing);
         EACH_IN_REGISTERS(CLASSES_AHEAD, k)
         {
             const float of_class = label == k * lanes ? of_label : of_each;
@@ -3720,7 +3728,7 @@ HELPER void dml__cross_entropy_backward_as(HERE_PARAMETER const int lanes, GLOBA
         EACH_LEFT(CLASSES_AHEAD, k, left)
         {
             float of_class = dml__class_weight(target ? target + (WIDE)row * classes : 0, class_weights,
-                                               from + k * lanes, classes, smoothing);
+                                               from + k * lanes, all, smoothing);
             if (label == k * lanes)
                 of_class += (1.0f - smoothing) * (class_weights ? class_weights[from + k * lanes] : 1.0f);
             logit[k] = (EXP(logit[k] - largest) * factor - of_class) * scale;
@@ -3732,8 +3740,8 @@ HELPER void dml__cross_entropy_backward_as(HERE_PARAMETER const int lanes, GLOBA
 
 /* dlogits = dloss[0] scale[0] x the gradient of each row's loss + beta dlogits, which may be the logits.
    Buffers logits, labels (int) or the target, class weights (NULL: 1), kept (6, rows) with the scale behind
-   it, dloss, dlogits; ints rows, classes, whether there are labels, lanes (16, 64 or 256); floats smoothing,
-   beta; size{groups of rows, classes / lanes, rounded up}. */
+   it, dloss, dlogits; ints rows, classes, whether there are labels, lanes (16, 64 or 256), and of a part the
+   same two as forward's; floats smoothing, beta; size{groups of rows, classes / lanes, rounded up}. */
 KERNEL(cross_entropy_backward)
 {
 #define CROSS_ENTROPY_BACKWARD(lanes)                                                                        \
@@ -4719,9 +4727,17 @@ SOLO_KERNEL(sample_norm_backward_solo)
 
 /* embedding.cl: rows of a table (rows, width) by number. Indices are (count), in range: the host sees to it.
 
-   Ints of all: count, width. */
+   Ints of all: count, width; and where a table is a part of one, the number of its first row there and how
+   many it has (0: it is all of the table): the rows of other parts are zeros, and left alone. */
 #ifndef DML_GPU_EMBEDDING_CL
 #define DML_GPU_EMBEDDING_CL
+
+/* Where a row is in such a part, -1 where it isn't. */
+HELPER int dml__row_here(int index, int first, int rows)
+{
+    const int row = index - first;
+    return rows > 0 && (row < 0 || row >= rows) ? -1 : row;
+}
 
 /* y[i] = table[indices[i]]. Buffers indices (int), table, y; size{count * width}. */
 KERNEL(embedding_forward)
@@ -4736,10 +4752,10 @@ KERNEL(embedding_forward)
     float value[RUN];
     EACH_PLACE_OF_RUN(k, place, c, width)
     {
-        row[k] = place < (unsigned)INT(0) ? indices[place] : 0;
+        row[k] = place < (unsigned)INT(0) ? dml__row_here(indices[place], INT(2), INT(3)) : -1;
         column[k] = c;
     }
-    EACH_OF_RUN(k, i, n) value[k] = table[(WIDE)row[k] * INT(1) + column[k]];
+    EACH_OF_RUN(k, i, n) value[k] = row[k] < 0 ? 0.0f : table[(WIDE)row[k] * INT(1) + column[k]];
     EACH_OF_RUN(k, i, n) y[i] = value[k];
 }
 
@@ -4844,7 +4860,7 @@ KERNEL(embedding_backward)
     EACH_PLACE_OF_RUN(k, place, c, width)
     {
         const int inside = place < (unsigned)INT(0);
-        row[k] = inside && links[(WIDE)INT(0) + place] ? indices[place] : -1;
+        row[k] = inside && links[(WIDE)INT(0) + place] ? dml__row_here(indices[place], INT(2), INT(3)) : -1;
         next[k] = inside ? links[place] : -1;
         column[k] = c;
     }

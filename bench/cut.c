@@ -1,21 +1,26 @@
 /* cut: samples per second of training one model that is cut over processes of this machine, one thread each:
-   its layers in parts (tensor), or some of them on each (pipeline). Beside PyTorch on Gloo, and as a limit
-   beside as many processes that train models of their own at the same time and exchange nothing. */
+   its layers in parts (tensor), these and its letters, too (vocabulary), or some layers on each (pipeline).
+   Beside PyTorch on Gloo, and as a limit beside as many processes that train models of their own at the same
+   time and exchange nothing. */
 #include "bench.h"
 #include "processes.h"
 
-enum { ROUNDS = 5, LETTERS = 256, T = 64, WIDTH = 256, LAYERS = 4, HEADS = 8, BATCH = 32, MICRO = 4 };
+enum { ROUNDS = 5, T = 64, WIDTH = 256, LAYERS = 4, HEADS = 8, BATCH = 32, MICRO = 4 };
+
+typedef enum way { TENSOR, VOCABULARY, PIPELINE, WAYS } way;
+static const char *const way_names[WAYS] = { "tensor", "vocabulary", "pipeline" };
 
 typedef struct settings {
     const char *what, *transport, *peers;
-    int ranks;
+    int ranks, letters;
     double seconds;
     bool quick;
 } settings;
 
 static const char usage[] =
     "usage: cut [options]\n"
-    "  --what NAME       tensor or pipeline; otherwise both\n"
+    "  --what NAME       tensor, vocabulary or pipeline; otherwise each\n"
+    "  --letters N       that there are; 256\n"
     "  --ranks N         processes, 2 or 4; otherwise 2\n"
     "  --transport NAME  between ours: tcp or shm; otherwise as programs have it\n"
     "  --seconds S       how long to time each row, for ours and for the peer; 4\n"
@@ -28,7 +33,8 @@ static const char usage[] =
 /* ---- a rank ---- */
 
 typedef struct rank {
-    bool pipelined;
+    way cut;
+    int all;        /* letters */
     dml_comm *comm; /* NULL: alone */
     dml_context *context;
     dml_trainer *trainer;
@@ -61,35 +67,48 @@ static dml_node *block(dml_node *h, dml_comm *comm)
     return dml_add(h, dense(n, WIDTH, true, comm));
 }
 
+static dml_node *look_up(const rank *r, dml_node *letters, dml_comm *parts)
+{
+    return parts && r->cut == VOCABULARY ? dml_parallel_embedding(letters, r->all, WIDTH, parts)
+                                         : dml_embedding(letters, r->all, WIDTH);
+}
+
+static dml_node *loss_of(const rank *r, dml_node *h, dml_comm *parts)
+{
+    dml_node *next = dml_input(dml_node_graph(h), "next", DML_I32, T);
+    if (!parts || r->cut != VOCABULARY) return dml_softmax_cross_entropy(dml_dense(h, r->all), next);
+    return dml_parallel_softmax_cross_entropy(dml_column_parallel_dense(h, r->all, parts), next, parts);
+}
+
 static dml_node *build(const rank *r)
 {
-    dml_comm *stages = r->pipelined ? r->comm : NULL, *parts = r->pipelined ? NULL : r->comm;
+    const bool pipelined = r->cut == PIPELINE;
+    dml_comm *stages = pipelined ? r->comm : NULL, *parts = pipelined ? NULL : r->comm;
     const int stage = stages ? dml_comm_rank(stages) : 0, last = stages ? dml_comm_world_size(stages) - 1 : 0;
     dml_graph *g = dml_graph_create(r->context);
-    dml_node *h =
-        stage > 0 ? dml_pipeline_input(g, stages)
-                  : dml_learned_positions(dml_embedding(dml_input(g, "letters", DML_I32, T), LETTERS, WIDTH));
+    dml_node *h = stage > 0 ? dml_pipeline_input(g, stages)
+                            : dml_learned_positions(look_up(r, dml_input(g, "letters", DML_I32, T), parts));
     for (int layer = 0; layer < LAYERS; layer++)
         if (layer * (last + 1) / LAYERS == stage) h = block(h, parts);
     if (stage < last) return dml_pipeline_output(h, stages);
-    h = dml_dense(dml_layer_norm(h, NULL), LETTERS);
-    return dml_softmax_cross_entropy(h, dml_input(g, "next", DML_I32, T));
+    return loss_of(r, dml_layer_norm(h, NULL), parts);
 }
 
-static void open_rank(rank *r, dml_comm *comm, bool pipelined)
+static void open_rank(rank *r, dml_comm *comm, way cut, int letters)
 {
     memset(r, 0, sizeof *r);
     r->comm = comm;
-    r->pipelined = pipelined;
+    r->cut = cut;
+    r->all = letters;
     r->context = dml_open(&(dml_options){ .threads = 1 });
     r->trainer = dml_trainer_create(
         build(r), &(dml_trainer_options){ .batch = MICRO, .optimizer = dml_sgd(1e-3f, 0.9f) });
-    const int ranks = comm && pipelined ? dml_comm_world_size(comm) : 1;
+    const int ranks = comm && cut == PIPELINE ? dml_comm_world_size(comm) : 1;
     const int stage = ranks > 1 ? dml_comm_rank(comm) : 0;
     r->count = (stage == 0) + (stage == ranks - 1);
     if (ranks > 1) r->pipeline = dml_pipeline_create(r->trainer, comm);
     r->letters = (int32_t *)bench_floats("cut", (size_t)BATCH * T);
-    for (int i = 0; i < BATCH * T; i++) r->letters[i] = i * 7 % LETTERS;
+    for (int i = 0; i < BATCH * T; i++) r->letters[i] = i * 7 % letters;
 }
 
 static void close_rank(rank *r)
@@ -126,22 +145,22 @@ static double time_steps(rank *r, dml_comm *all, int steps)
 }
 
 /* Rank 0 has the peer; the others wait for it at the next barrier. */
-static void measure(dml_comm *all, bench_peers *peers, const settings *asked, bool pipelined)
+static void measure(dml_comm *all, bench_peers *peers, const settings *asked, way how)
 {
     double ours[ROUNDS], theirs[ROUNDS], limits[ROUNDS];
-    const char *what = pipelined ? "pipeline" : "tensor";
+    const char *what = way_names[how];
     const int ranks = dml_comm_world_size(all);
     char line[128];
     rank cut, alone;
     bench_peer *peer = &peers->list[0];
-    open_rank(&cut, all, pipelined);
-    open_rank(&alone, NULL, pipelined);
+    open_rank(&cut, all, how, asked->letters);
+    open_rank(&alone, NULL, how, asked->letters);
     check(&cut, all);
     check(&alone, all);
-    snprintf(line, sizeof line, "case %s %d %d %d %d %d %d %d\n", what, LETTERS, T, WIDTH, LAYERS, HEADS,
-             BATCH, MICRO);
-    bool there = peers->count > 0 && peer->process && bench_peer_ask(peers, peer, line) &&
-                 strncmp(peer->answer, "ok", 2) == 0;
+    snprintf(line, sizeof line, "case %s %d %d %d %d %d %d %d\n", what, asked->letters, T, WIDTH, LAYERS,
+             HEADS, BATCH, MICRO);
+    bool there = how != VOCABULARY && peers->count > 0 && peer->process &&
+                 bench_peer_ask(peers, peer, line) && strncmp(peer->answer, "ok", 2) == 0;
     snprintf(line, sizeof line, "time %g\n", asked->seconds / ROUNDS);
     time_steps(&alone, all, 2);
     time_steps(&cut, all, 2);
@@ -159,10 +178,11 @@ static void measure(dml_comm *all, bench_peers *peers, const settings *asked, bo
     if (dml_comm_rank(all) != 0) return;
     const double mine = bench_median(ours, ROUNDS), limit = bench_median(limits, ROUNDS);
     const double its = there ? bench_median(theirs, ROUNDS) : 0;
-    printf("name=cut what=%s ranks=%d micro_batches=%d threads=1 ours=%.4g best_peer=%.4g peer=%s limit=%.4g "
+    printf("name=cut what=%s ranks=%d letters=%d micro_batches=%d threads=1 ours=%.4g best_peer=%.4g peer=%s "
+           "limit=%.4g "
            "ratio_peer=%.3f ratio_limit=%.3f unit=samples/s\n",
-           what, ranks, BATCH / MICRO, BATCH / mine, its > 0 ? BATCH / its : 0, its > 0 ? "torch" : "none",
-           BATCH / limit, its / mine, limit / mine);
+           what, ranks, asked->letters, BATCH / MICRO, BATCH / mine, its > 0 ? BATCH / its : 0,
+           its > 0 ? "torch" : "none", BATCH / limit, its / mine, limit / mine);
     fflush(stdout);
 }
 
@@ -174,9 +194,8 @@ static void run_process(int number, int ranks, int port, void *user)
     memset(&peers, 0, sizeof peers);
     if (number == 0) bench_peers_start(&peers, "cut", asked->peers, names, ranks);
     dml_comm *comm = processes_comm("cut", number, ranks, port, asked->transport);
-    for (int pipelined = 0; pipelined < 2; pipelined++)
-        if (!asked->what || strcmp(asked->what, pipelined ? "pipeline" : "tensor") == 0)
-            measure(comm, &peers, asked, pipelined);
+    for (int how = 0; how < WAYS; how++)
+        if (!asked->what || strcmp(asked->what, way_names[how]) == 0) measure(comm, &peers, asked, (way)how);
     dml_comm_close(comm);
     bench_peers_end(&peers);
 }
@@ -187,18 +206,26 @@ int main(int argc, char **argv)
     memset(&asked, 0, sizeof asked);
     const bench_option options[] = { { "--what", BENCH_TEXT, &asked.what, 0, 0 },
                                      { "--ranks", BENCH_INT, &asked.ranks, 2, 4 },
+                                     { "--letters", BENCH_INT, &asked.letters, 4, 1000000 },
                                      { "--transport", BENCH_TEXT, &asked.transport, 0, 0 },
                                      { "--seconds", BENCH_NUMBER, &asked.seconds, 1e-3, 600 },
                                      { "--quick", BENCH_FLAG, &asked.quick, 0, 0 },
                                      { "--peers", BENCH_TEXT, &asked.peers, 0, 0 },
                                      { NULL, BENCH_FLAG, NULL, 0, 0 } };
     bench_parse(argc, argv, "cut", usage, options);
-    if (asked.what && strcmp(asked.what, "tensor") != 0 && strcmp(asked.what, "pipeline") != 0) {
-        fprintf(stderr, "cut: --what %s: it is tensor or pipeline\n", asked.what);
+    bool known = !asked.what;
+    for (int how = 0; how < WAYS; how++) known = known || strcmp(asked.what, way_names[how]) == 0;
+    if (!known) {
+        fprintf(stderr, "cut: --what %s: it is tensor, vocabulary or pipeline\n", asked.what);
         return 2;
     }
     if (asked.ranks == 3) {
         fprintf(stderr, "cut: --ranks 3: they are 2 or 4, which divide its layers and heads\n");
+        return 2;
+    }
+    if (!asked.letters) asked.letters = 256;
+    if (asked.letters % 4) {
+        fprintf(stderr, "cut: --letters %d: 2 and 4 ranks share a multiple of 4\n", asked.letters);
         return 2;
     }
     if (!(asked.seconds > 0)) asked.seconds = asked.quick ? 0.5 : 4;

@@ -3,7 +3,7 @@
        gpt                                              learns sums that it makes itself, "27+45=72"
        gpt --data input.txt --save F                    any text, byte by byte; it ends with some of its own
        gpt --data input.txt --load F --steps 0 --prompt "Now"            writes on, by a decoder
-       dmlrun -n 2 gpt --tensor-parallel-size 2         each layer cut in two
+       dmlrun -n 2 gpt --tensor-parallel-size 2         each layer cut in two, and the letters
        dmlrun -n 2 gpt --pipeline-parallel-size 2       half of the layers on each rank
        dmlrun -n 8 gpt --tensor-parallel-size 2 --pipeline-parallel-size 2      two such models, side by side
 
@@ -171,15 +171,51 @@ static dml_node *block(dml_node *h, int heads, dml_comm *comm)
     return dml_add(h, dml_row_parallel_dense(m, channels, comm));
 }
 
+/* The letters are cut, too, where the ranks of a layer can share them evenly; of 3, say, each has all. */
+static bool cuts_letters(const options *o)
+{
+    return BYTES % o->tensor == 0;
+}
+
+static dml_node *look_up(const options *o, dml_node *letters, dml_comm *comm)
+{
+    static const char name[] = "letters.table";
+    dml_graph *graph = dml_node_graph(letters);
+    const dml_initializer small = dml_init_normal(0, 0.02f);
+    if (!cuts_letters(o))
+        return dml_embedding_with(letters, dml_parameter(graph, name, small, BYTES, o->channels));
+    return dml_parallel_embedding_with(
+        letters, dml_parallel_parameter(graph, name, small, dml_shape_of(BYTES, o->channels), 0, comm), comm);
+}
+
+/* All of the scores, on all ranks, of which each has some: for who reads them, and not for training. */
+static dml_node *whole_scores(dml_node *scores, dml_comm *comm)
+{
+    const int ranks = dml_comm_world_size(comm), own = BYTES / ranks, before = own * dml_comm_rank(comm);
+    if (ranks == 1) return scores;
+    return dml_parallel_sum(dml_pad(scores, 1, before, BYTES - own - before), comm);
+}
+
+static void add_loss(model *m, const options *o, dml_node *h, dml_comm *comm)
+{
+    dml_node *next = dml_input(m->graph, "next", DML_I32, o->context);
+    if (cuts_letters(o)) {
+        dml_node *scores = dml_column_parallel_dense(h, BYTES, comm);
+        m->loss = dml_parallel_softmax_cross_entropy(scores, next, comm);
+        m->scores = whole_scores(scores, comm);
+    } else {
+        m->scores = dml_dense(h, BYTES);
+        m->loss = dml_softmax_cross_entropy(m->scores, next);
+    }
+}
+
 static model build(const options *o, const place *p, dml_context *ctx)
 {
     model m = { dml_graph_create(ctx), NULL, NULL };
     dml_node *h;
     if (p->stage == 0) {
         dml_node *letters = dml_input(m.graph, "letters", DML_I32, o->context);
-        dml_node *table =
-            dml_parameter(m.graph, "letters.table", dml_init_normal(0, 0.02f), BYTES, o->channels);
-        h = dml_learned_positions(dml_embedding_with(letters, table));
+        h = dml_learned_positions(look_up(o, letters, p->tensor));
     } else {
         h = dml_pipeline_input(m.graph, p->stages);
     }
@@ -193,8 +229,7 @@ static model build(const options *o, const place *p, dml_context *ctx)
         m.loss = m.scores = dml_pipeline_output(h, p->stages);
         return m;
     }
-    m.scores = dml_dense(dml_layer_norm(h, NULL), BYTES);
-    m.loss = dml_softmax_cross_entropy(m.scores, dml_input(m.graph, "next", DML_I32, o->context));
+    add_loss(&m, o, dml_layer_norm(h, NULL), p->tensor);
     return m;
 }
 

@@ -36,6 +36,7 @@
 #include "dist/downpour_sync.h"
 #include "dist/sandblaster.h"
 #include "dist/tensor_parallel.h"
+#include "dist/vocabulary_parallel.h"
 #include "dist/pipeline.h"
 #endif
 
@@ -167,6 +168,7 @@ DML__DRIVERS_END
 #include "dist/sandblaster.c"
 #include "dist/model_ranks.c"
 #include "dist/tensor_parallel.c"
+#include "dist/vocabulary_parallel.c"
 #include "dist/parallel_file.c"
 #include "dist/pipeline_ops.c"
 #include "dist/pipeline.c"

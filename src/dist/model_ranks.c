@@ -108,7 +108,6 @@ static dml_status dml__join(dml_graph *graph, dml__model_ranks *ranks, dml_comm 
                          what);
     if (dml_comm_status(comm) != DML_OK)
         return dml__fail(error, dml_comm_status(comm), "%s: %s", what, dml_comm_error(comm));
-    if (dml_comm_world_size(comm) == 1) return DML_OK;
     if (ranks->user) {
         if (dml__comm_of(ranks) == comm) return DML_OK;
         return dml__fail(error, DML_ERROR_ARGUMENT,
@@ -116,6 +115,7 @@ static dml_status dml__join(dml_graph *graph, dml__model_ranks *ranks, dml_comm 
                          "graph is cut over one",
                          what);
     }
+    if (dml_comm_world_size(comm) == 1) return DML_OK;
     if (graph->programs > 0)
         return dml__fail(error, DML_ERROR_STATE,
                          "%s: a first such node after the graph was compiled; build the whole model first",
@@ -160,6 +160,14 @@ static dml_status dml__all_reduce_of(const dml__run *run, const dml_node *node, 
     return dml_comm_all_reduce(comm, data, n, DML_F32, DML_SUM) == DML_OK
                ? DML_OK
                : dml__exchange_failed(run, node, comm);
+}
+
+DML__LOCAL dml_status dml__gather_over_model(const dml__run *run, const dml_node *node, size_t n,
+                                             const float *from, float *all)
+{
+    dml_comm *comm = dml__model_comm(node->graph);
+    return dml_comm_all_gather(comm, from, n, DML_F32, all) == DML_OK ? DML_OK
+                                                                      : dml__exchange_failed(run, node, comm);
 }
 
 DML__LOCAL dml_status dml__put_floats(const dml__run *run, size_t n, float *from, float *there, float beta,

@@ -25,6 +25,10 @@ DML__LOCAL void dml__set_stage_pass(dml_graph *graph, void *pass);
 DML__LOCAL dml_status dml__sum_over_model(const dml__run *run, const dml_node *node, size_t n, dml_ref from,
                                           float beta, dml_ref to);
 
+/* all (ranks, n) = each rank's from (n), in the host's memory. */
+DML__LOCAL dml_status dml__gather_over_model(const dml__run *run, const dml_node *node, size_t n,
+                                             const float *from, float *all);
+
 /* to (n) on the device = from (n), which is changed, + beta what is there, by way of `there` (n). Nothing
    where `to` is no buffer. */
 DML__LOCAL dml_status dml__put_floats(const dml__run *run, size_t n, float *from, float *there, float beta,

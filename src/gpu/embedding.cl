@@ -1,8 +1,16 @@
 /* embedding.cl: rows of a table (rows, width) by number. Indices are (count), in range: the host sees to it.
 
-   Ints of all: count, width. */
+   Ints of all: count, width; and where a table is a part of one, the number of its first row there and how
+   many it has (0: it is all of the table): the rows of other parts are zeros, and left alone. */
 #ifndef DML_GPU_EMBEDDING_CL
 #define DML_GPU_EMBEDDING_CL
+
+/* Where a row is in such a part, -1 where it isn't. */
+HELPER int dml__row_here(int index, int first, int rows)
+{
+    const int row = index - first;
+    return rows > 0 && (row < 0 || row >= rows) ? -1 : row;
+}
 
 /* y[i] = table[indices[i]]. Buffers indices (int), table, y; size{count * width}. */
 KERNEL(embedding_forward)
@@ -17,10 +25,10 @@ KERNEL(embedding_forward)
     float value[RUN];
     EACH_PLACE_OF_RUN(k, place, c, width)
     {
-        row[k] = place < (unsigned)INT(0) ? indices[place] : 0;
+        row[k] = place < (unsigned)INT(0) ? dml__row_here(indices[place], INT(2), INT(3)) : -1;
         column[k] = c;
     }
-    EACH_OF_RUN(k, i, n) value[k] = table[(WIDE)row[k] * INT(1) + column[k]];
+    EACH_OF_RUN(k, i, n) value[k] = row[k] < 0 ? 0.0f : table[(WIDE)row[k] * INT(1) + column[k]];
     EACH_OF_RUN(k, i, n) y[i] = value[k];
 }
 
@@ -125,7 +133,7 @@ KERNEL(embedding_backward)
     EACH_PLACE_OF_RUN(k, place, c, width)
     {
         const int inside = place < (unsigned)INT(0);
-        row[k] = inside && links[(WIDE)INT(0) + place] ? indices[place] : -1;
+        row[k] = inside && links[(WIDE)INT(0) + place] ? dml__row_here(indices[place], INT(2), INT(3)) : -1;
         next[k] = inside ? links[place] : -1;
         column[k] = c;
     }

@@ -4,6 +4,7 @@
 #include "kernels/cross_entropy.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/blocks.h"
 #include "kernels/reduce.h"
@@ -14,7 +15,9 @@
 #define DML__ENTROPY_CHUNK ((size_t)32 * DML__LANES)
 
 /* The rows of `kept`, (rows) each: the largest logit, 1 / sum(exp(logit - largest)), the sum of what the
-   classes weigh, the row's loss, what it counts in the divisor, and its weight, 0 where it is ignored. */
+   classes weigh, the row's loss, what it counts in the divisor, and its weight, 0 where it is ignored. Of a
+   part, until it is joined with the others, the first DML_CROSS_ENTROPY_PART are its own: the sum itself, and
+   the sum of weight x (largest - logit). */
 enum dml__entropy_kept {
     DML__ENTROPY_TOP,
     DML__ENTROPY_INVERSE,
@@ -38,6 +41,17 @@ static bool dml__entropy_counts_label(const dml_cross_entropy *p, size_t r)
 static float dml__entropy_label_weight(const dml_cross_entropy *p, size_t r)
 {
     return p->class_weights ? p->class_weights[p->labels[r]] : 1.0f;
+}
+
+/* The label's place among these classes, beyond them where it is of another part. */
+static size_t dml__entropy_place(const dml_cross_entropy *p, size_t r)
+{
+    return (size_t)p->labels[r] - p->first;
+}
+
+static size_t dml__entropy_all(const dml_cross_entropy *p)
+{
+    return p->all ? p->all : p->classes;
 }
 
 static inline float dml__entropy_greater(float a, float b)
@@ -124,7 +138,7 @@ DML__BODY void dml__entropy_weights(const dml_cross_entropy *p, size_t r, size_t
                                     dml__vf *weights)
 {
     dml__vf q, w = { 0 };
-    dml__splat(&q, p->smoothing / (float)p->classes);
+    dml__splat(&q, p->smoothing / (float)dml__entropy_all(p));
     if (p->target) {
         dml__load_some(&w, p->target + r * p->classes + c, count);
         q = q + w * (1.0f - p->smoothing);
@@ -168,6 +182,14 @@ DML__BODY void dml__entropy_products(const dml_cross_entropy *p, size_t r, float
     *product = (float)product64;
 }
 
+/* exp of a part of -inf alone adds up to nothing, where it isn't a NaN in fact. */
+static float dml__entropy_sum_of_none(size_t n, const float *x)
+{
+    for (size_t i = 0; i < n; i++)
+        if (x[i] != x[i]) return x[i];
+    return 0;
+}
+
 /* Rows begin .. end - 1. */
 DML__BODY void dml__entropy_forward_rows_body(const dml_cross_entropy *p, size_t begin, size_t end)
 {
@@ -187,15 +209,18 @@ DML__BODY void dml__entropy_forward_rows_body(const dml_cross_entropy *p, size_t
         if (weight[r] == 0) continue;
         const float *x = p->logits + r * p->classes;
         dml__entropy_sums(p->classes, (end - r) * p->classes, x, &top[r], &sum[r]);
+        if (p->all && top[r] == -HUGE_VALF) sum[r] = dml__entropy_sum_of_none(p->classes, x);
         share[r] = weight[r];
         if (p->target || p->smoothing != 0) dml__entropy_products(p, r, top[r], &whole[r], &loss[r]);
         if (p->target) continue;
         const float own = dml__entropy_label_weight(p, r);
-        whole[r] += (1.0f - p->smoothing) * own;
-        loss[r] += (1.0f - p->smoothing) * own * (top[r] - x[p->labels[r]]);
+        const size_t place = dml__entropy_place(p, r);
         share[r] *= own;
+        if (place >= p->classes) continue;
+        whole[r] += (1.0f - p->smoothing) * own;
+        loss[r] += (1.0f - p->smoothing) * own * (top[r] - x[place]);
     }
-    for (size_t r = begin; r < end; r += DML__LANES) {
+    for (size_t r = begin; r < end && !p->all; r += DML__LANES) {
         const size_t count = end - r;
         dml__vf sums, log_sum, losses, wholes, weights;
         dml__load_some(&sums, sum + r, count);
@@ -290,9 +315,9 @@ static void dml__entropy_labels(const dml_cross_entropy *p, size_t begin, size_t
 {
     for (size_t r = begin; r < end; r++) {
         const float weight = scale * dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r];
-        if (dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r] == 0) continue;
-        dlogits[r * p->classes + (size_t)p->labels[r]] -=
-            weight * (1.0f - p->smoothing) * dml__entropy_label_weight(p, r);
+        const size_t place = dml__entropy_place(p, r);
+        if (dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r] == 0 || place >= p->classes) continue;
+        dlogits[r * p->classes + place] -= weight * (1.0f - p->smoothing) * dml__entropy_label_weight(p, r);
     }
 }
 
@@ -314,11 +339,39 @@ static void dml__entropy_target_rows(const dml_cross_entropy *p, size_t begin, s
     }
 }
 
+/* What parts (count, DML_CROSS_ENTROPY_PART, rows) of the classes are together. */
+static void dml__entropy_join_rows(const dml_cross_entropy *p, size_t begin, size_t end, const float *parts,
+                                   int count)
+{
+    for (size_t r = begin; r < end; r++) {
+        const float weight = dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r];
+        float top = -HUGE_VALF;
+        double sum = 0, whole = 0, loss = 0;
+        if (weight == 0) continue; /* as forward has left it */
+        for (int k = 0; k < count; k++)
+            top = dml__entropy_greater(top, parts[(size_t)k * DML_CROSS_ENTROPY_PART * p->rows + r]);
+        for (int k = 0; k < count; k++) {
+            const float *part = parts + (size_t)k * DML_CROSS_ENTROPY_PART * p->rows + r;
+            const double below = (double)top - (double)part[DML__ENTROPY_TOP * p->rows];
+            const double of_part = (double)part[DML__ENTROPY_WHOLE * p->rows];
+            sum += (double)part[DML__ENTROPY_INVERSE * p->rows] * exp(-below);
+            whole += of_part;
+            loss += (double)part[DML__ENTROPY_LOSS * p->rows] + (of_part != 0 ? of_part * below : 0);
+        }
+        dml__entropy_kept_of(p, DML__ENTROPY_TOP)[r] = top;
+        dml__entropy_kept_of(p, DML__ENTROPY_INVERSE)[r] = (float)(1 / sum);
+        dml__entropy_kept_of(p, DML__ENTROPY_WHOLE)[r] = (float)whole;
+        dml__entropy_kept_of(p, DML__ENTROPY_LOSS)[r] = (float)((double)weight * (whole * log(sum) + loss));
+    }
+}
+
 typedef struct dml__entropy_job {
     dml_isa isa;
     const dml_cross_entropy *problem;
     float scale, beta;
     float *dlogits, *dtarget; /* one of them, or in forward none */
+    const float *parts;       /* (count, DML_CROSS_ENTROPY_PART, rows), to be joined, or NULL */
+    int count;
 } dml__entropy_job;
 
 static void dml__entropy_task(void *argument, int task, int worker)
@@ -329,8 +382,10 @@ static void dml__entropy_task(void *argument, int task, int worker)
     const size_t end = dml__minimum(begin + step, p->rows);
     (void)worker;
     for (size_t r = begin; p->labels && r < end; r++)
-        DML_ASSERT((size_t)p->labels[r] < p->classes || !dml__entropy_counts_label(p, r));
-    if (job->dtarget)
+        DML_ASSERT((size_t)p->labels[r] < dml__entropy_all(p) || !dml__entropy_counts_label(p, r));
+    if (job->parts)
+        dml__entropy_join_rows(p, begin, end, job->parts, job->count);
+    else if (job->dtarget)
         dml__entropy_target_rows(p, begin, end, job->scale, job->beta, job->dtarget);
     else if (job->dlogits)
         dml__entropy_backward_rows(job->isa, p, begin, end, job->scale, job->beta, job->dlogits);
@@ -339,32 +394,62 @@ static void dml__entropy_task(void *argument, int task, int worker)
     if (job->dlogits && p->labels) dml__entropy_labels(p, begin, end, job->scale, job->dlogits);
 }
 
+static void dml__entropy_run_job(dml_pool *pool, dml__entropy_job *job)
+{
+    const dml_cross_entropy *p = job->problem;
+    if (p->rows == 0 || p->classes == 0) return;
+    job->isa = dml__pool_machine(pool).isa;
+    const int tasks = (int)dml__divide_up(p->rows, dml__items_per_task(p->classes));
+    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__entropy_task, job);
+}
+
 static void dml__entropy_run(dml_pool *pool, const dml_cross_entropy *p, float scale, float beta,
                              float *dlogits, float *dtarget)
 {
     dml__entropy_job job;
-    if (p->rows == 0 || p->classes == 0) return;
-    job.isa = dml__pool_machine(pool).isa;
+    memset(&job, 0, sizeof job);
     job.problem = p;
     job.scale = scale;
     job.beta = beta;
     job.dlogits = dlogits;
     job.dtarget = dtarget;
-    const int tasks = (int)dml__divide_up(p->rows, dml__items_per_task(p->classes));
-    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__entropy_task, &job);
+    dml__entropy_run_job(pool, &job);
+}
+
+/* Of the rows' losses, as they are in `kept`. */
+static float dml__entropy_total(dml_pool *pool, const dml_cross_entropy *p, bool mean, float *scale)
+{
+    float divisor = 1;
+    *scale = 0;
+    if (p->rows == 0 || p->classes == 0) return 0;
+    if (mean) divisor = dml_sum_all(pool, p->rows, dml__entropy_kept_of(p, DML__ENTROPY_SHARE));
+    if (divisor == 0) return 0;
+    *scale = 1 / divisor;
+    return dml_sum_all(pool, p->rows, dml__entropy_kept_of(p, DML__ENTROPY_LOSS)) / divisor;
 }
 
 DML_API float dml_cross_entropy_forward(dml_pool *pool, const dml_cross_entropy *problem, bool mean,
                                         float *scale)
 {
-    float divisor = 1;
-    *scale = 0;
-    if (problem->rows == 0 || problem->classes == 0) return 0;
     dml__entropy_run(pool, problem, 0, 0, NULL, NULL);
-    if (mean) divisor = dml_sum_all(pool, problem->rows, dml__entropy_kept_of(problem, DML__ENTROPY_SHARE));
-    if (divisor == 0) return 0;
-    *scale = 1 / divisor;
-    return dml_sum_all(pool, problem->rows, dml__entropy_kept_of(problem, DML__ENTROPY_LOSS)) / divisor;
+    return dml__entropy_total(pool, problem, mean, scale);
+}
+
+DML_API void dml_cross_entropy_forward_part(dml_pool *pool, const dml_cross_entropy *problem)
+{
+    dml__entropy_run(pool, problem, 0, 0, NULL, NULL);
+}
+
+DML_API float dml_cross_entropy_join(dml_pool *pool, const dml_cross_entropy *problem, const float *parts,
+                                     int count, bool mean, float *scale)
+{
+    dml__entropy_job job;
+    memset(&job, 0, sizeof job);
+    job.problem = problem;
+    job.parts = parts;
+    job.count = count;
+    dml__entropy_run_job(pool, &job);
+    return dml__entropy_total(pool, problem, mean, scale);
 }
 
 DML_API void dml_cross_entropy_backward(dml_pool *pool, const dml_cross_entropy *problem, float scale,

@@ -22,8 +22,10 @@ typedef struct dml_cross_entropy {
     float smoothing;
     bool ignores;
     int32_t ignored;
-    float *kept; /* (DML_CROSS_ENTROPY_KEPT, rows): what forward leaves for backward; it needs it in
-                    any case */
+    size_t first, all; /* a part of the classes, from number `first` of `all` on, which the labels number; it
+                          has no target and no class_weights. 0 and 0: they are all */
+    float *kept;       /* (DML_CROSS_ENTROPY_KEPT, rows): what forward leaves for backward; it needs it in
+                          any case */
 } dml_cross_entropy;
 #define DML_CROSS_ENTROPY_KEPT 6
 
@@ -32,6 +34,15 @@ typedef struct dml_cross_entropy {
    does. The same for any number of threads. */
 DML_API float dml_cross_entropy_forward(dml_pool *pool, const dml_cross_entropy *problem, bool mean,
                                         float *scale);
+
+/* The same of classes that are in several parts, each a problem of its own with the same rows: the first
+   leaves in the first DML_CROSS_ENTROPY_PART rows of kept what is to be known of this part, and the second
+   takes that of all `count` (count, DML_CROSS_ENTROPY_PART, rows), in any order that is the same for all.
+   Backward then is each part's own. A part may be of -inf alone, as where a vocabulary was filled up. */
+#define DML_CROSS_ENTROPY_PART 4
+DML_API void dml_cross_entropy_forward_part(dml_pool *pool, const dml_cross_entropy *problem);
+DML_API float dml_cross_entropy_join(dml_pool *pool, const dml_cross_entropy *problem, const float *parts,
+                                     int count, bool mean, float *scale);
 
 /* dlogits = scale x the gradient of each row's loss + beta dlogits; dlogits may be the logits where beta is
    0. scale is what forward gave, times dloss. */

@@ -1,11 +1,12 @@
 #ifndef DML_OPS_OP_CROSS_ENTROPY_C
 #define DML_OPS_OP_CROSS_ENTROPY_C
 
-#include "ops/op_loss_internal.h"
+#include "ops/op_cross_entropy_internal.h"
 
 #include "base/memory.h"
 #include "graph/node.h"
 #include "kernels/cross_entropy.h"
+#include "ops/op_loss_internal.h"
 #include "ops/table.h"
 
 #include <math.h>
@@ -32,9 +33,25 @@ static const float *dml__class_weights_of(const dml_node *node)
     return o->class_weights ? (const float *)(const void *)(o + 1) : NULL;
 }
 
-static int dml__classes_of(const dml_node *logits)
+DML__LOCAL bool dml__cross_entropy_is_mean(const dml_node *node)
+{
+    return dml__cross_entropy_of(node)->reduction == DML_LOSS_MEAN;
+}
+
+DML__LOCAL int dml__classes_of(const dml_node *logits)
 {
     return logits->shape.ndim ? logits->shape.dims[logits->shape.ndim - 1] : 0;
+}
+
+/* Of all ranks, where each has a part; and the first of this one's. */
+static int dml__all_classes_of(const dml_node *node)
+{
+    return dml__classes_of(node->input[0]) * (node->sums ? node->graph->model.ranks : 1);
+}
+
+static int dml__first_class_of(const dml_node *node)
+{
+    return dml__classes_of(node->input[0]) * (node->sums ? node->graph->model.rank : 0);
 }
 
 /* ---- what it takes ---- */
@@ -68,7 +85,7 @@ static dml_status dml__cross_entropy_check_options(const dml_node *node)
     return dml__check_loss_reduction(node, o->reduction);
 }
 
-static dml_status dml__softmax_cross_entropy_infer(dml_node *node)
+DML__LOCAL dml_status dml__softmax_cross_entropy_infer(dml_node *node)
 {
     dml_node *logits = node->input[0], *target = node->input[1];
     char logits_text[DML_SHAPE_TEXT], target_text[DML_SHAPE_TEXT];
@@ -87,7 +104,7 @@ static dml_status dml__softmax_cross_entropy_infer(dml_node *node)
             dml_dtype_name(target->dtype), dml_shape_format(&target->shape, target_text),
             target->batched ? "" : " for the whole batch", dml_shape_format(&logits->shape, logits_text));
     if (dml__has_labels(node)) {
-        node->limit = dml__classes_of(logits);
+        node->limit = dml__all_classes_of(node);
         node->ignored = dml__cross_entropy_of(node)->ignores ? (int)dml__cross_entropy_of(node)->ignored : 0;
     }
     dml_status status = dml__cross_entropy_check_options(node);
@@ -98,7 +115,7 @@ static dml_status dml__softmax_cross_entropy_infer(dml_node *node)
 
 /* ---- running ---- */
 
-static size_t dml__cross_entropy_rows(const dml_node *node, int samples)
+DML__LOCAL size_t dml__cross_entropy_rows(const dml_node *node, int samples)
 {
     const dml_node *logits = node->input[0];
     return dml_shape_count(&logits->shape) / (size_t)dml__classes_of(logits) * (size_t)samples;
@@ -110,7 +127,7 @@ static size_t dml__cross_entropy_kept(const dml_node *node, int samples)
     return DML_CROSS_ENTROPY_KEPT * dml__cross_entropy_rows(node, samples);
 }
 
-static size_t dml__softmax_cross_entropy_saved_bytes(const dml_node *node, int rows)
+DML__LOCAL size_t dml__softmax_cross_entropy_saved_bytes(const dml_node *node, int rows)
 {
     const bool copied = dml__class_weights_of(node) && !dml__node_context(node)->device.host_memory;
     const size_t weights = copied ? (size_t)dml__classes_of(node->input[0]) : 0;
@@ -124,7 +141,7 @@ static dml_ref dml__cross_entropy_saved_at(const dml__run *run, const dml_node *
     return ref;
 }
 
-static dml_ref dml__cross_entropy_scale(const dml__run *run, const dml_node *node)
+DML__LOCAL dml_ref dml__cross_entropy_scale(const dml__run *run, const dml_node *node)
 {
     return dml__cross_entropy_saved_at(run, node, dml__cross_entropy_kept(node, run->rows));
 }
@@ -143,7 +160,7 @@ static size_t dml__cross_entropy_each(const dml__run *run, const dml_node *node)
     return node->inputs > 2 ? rows / dml__count(run, node->input[2]) : rows;
 }
 
-static dml_cross_entropy dml__cross_entropy_problem(const dml__run *run, const dml_node *node)
+DML__LOCAL dml_cross_entropy dml__cross_entropy_problem(const dml__run *run, const dml_node *node)
 {
     const dml__cross_entropy_attributes *o = dml__cross_entropy_of(node);
     dml_cross_entropy p;
@@ -161,15 +178,19 @@ static dml_cross_entropy dml__cross_entropy_problem(const dml__run *run, const d
     p.smoothing = o->smoothing;
     p.ignores = o->ignores;
     p.ignored = o->ignored;
+    if (node->sums) {
+        p.first = (size_t)dml__first_class_of(node);
+        p.all = (size_t)dml__all_classes_of(node);
+    }
     p.kept = (float *)dml__host(dml__saved(run, node));
     return p;
 }
 
-static dml_status dml__cross_entropy_launch_forward(const dml__run *run, const dml_node *node)
+DML__LOCAL dml_status dml__cross_entropy_launch_rows(const dml__run *run, const dml_node *node)
 {
     const dml__cross_entropy_attributes *o = dml__cross_entropy_of(node);
     const size_t rows = dml__cross_entropy_rows(node, run->rows);
-    const dml_ref class_weights = dml__cross_entropy_class_weights(run, node), none = { NULL, 0 };
+    const dml_ref class_weights = dml__cross_entropy_class_weights(run, node);
     dml_status status = DML_OK;
     if (o->class_weights)
         status = run->device->backend->write(run->device, class_weights, dml__class_weights_of(node),
@@ -189,21 +210,31 @@ static dml_status dml__cross_entropy_launch_forward(const dml__run *run, const d
     launch.integer[4] = o->ignores;
     launch.integer[5] = o->ignored;
     launch.integer[6] = lanes;
+    launch.integer[7] = dml__first_class_of(node);
+    launch.integer[8] = node->sums ? dml__all_classes_of(node) : 0;
     launch.real[0] = o->smoothing;
-    status = dml__submit(run->device, &launch);
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__cross_entropy_launch_forward(const dml__run *run, const dml_node *node)
+{
+    const size_t rows = dml__cross_entropy_rows(node, run->rows);
+    const dml_ref none = { NULL, 0 };
+    const dml_status status = dml__cross_entropy_launch_rows(run, node);
     if (status != DML_OK) return status;
     return dml__launch_loss_total(run, node, dml__cross_entropy_saved_at(run, node, 3 * rows), rows, none,
                                   rows, dml__cross_entropy_saved_at(run, node, 4 * rows), rows, 1,
-                                  o->reduction, dml__cross_entropy_scale(run, node));
+                                  dml__cross_entropy_of(node)->reduction,
+                                  dml__cross_entropy_scale(run, node));
 }
 
 static dml_status dml__softmax_cross_entropy_op_forward(const dml__run *run, const dml_node *node)
 {
     if (!run->device->host_memory) return dml__cross_entropy_launch_forward(run, node);
     const dml_cross_entropy problem = dml__cross_entropy_problem(run, node);
-    *dml__host_value(run, node) = dml_cross_entropy_forward(
-        run->pool, &problem, dml__cross_entropy_of(node)->reduction == DML_LOSS_MEAN,
-        (float *)dml__host(dml__cross_entropy_scale(run, node)));
+    *dml__host_value(run, node) =
+        dml_cross_entropy_forward(run->pool, &problem, dml__cross_entropy_is_mean(node),
+                                  (float *)dml__host(dml__cross_entropy_scale(run, node)));
     return DML_OK;
 }
 
@@ -226,7 +257,9 @@ static dml_status dml__cross_entropy_launch_backward(const dml__run *run, const 
     launch.integer[k++] = (int32_t)rows;
     launch.integer[k++] = (int32_t)classes;
     launch.integer[k++] = dml__has_labels(node);
-    launch.integer[k] = lanes;
+    launch.integer[k++] = lanes;
+    launch.integer[k++] = dml__first_class_of(node);
+    launch.integer[k] = node->sums ? dml__all_classes_of(node) : 0;
     launch.real[0] = dml__cross_entropy_of(node)->smoothing;
     launch.real[1] = dml__beta(run, node, i);
     return dml__submit(run->device, &launch);
@@ -245,7 +278,7 @@ static dml_status dml__cross_entropy_gradient_of(const dml__run *run, const dml_
 }
 
 /* Where the logits' gradient is written over the logits, it comes last. */
-static dml_status dml__softmax_cross_entropy_op_backward(const dml__run *run, const dml_node *node)
+DML__LOCAL dml_status dml__softmax_cross_entropy_op_backward(const dml__run *run, const dml_node *node)
 {
     const dml_ref logits = dml__value(run, node->input[0]);
     int first = 0;
@@ -258,13 +291,13 @@ static dml_status dml__softmax_cross_entropy_op_backward(const dml__run *run, co
 }
 
 /* Of each logit: minus the largest, exp, plus the others; and as much for what it weighs. */
-static double dml__softmax_cross_entropy_flops(const dml_node *node)
+DML__LOCAL double dml__softmax_cross_entropy_flops(const dml_node *node)
 {
     const bool weighs = !dml__has_labels(node) || dml__cross_entropy_of(node)->smoothing != 0;
     return (weighs ? 6.0 : 3.0) * (double)dml_shape_count(&node->input[0]->shape);
 }
 
-static void dml__softmax_cross_entropy_describe(const dml_node *node, char *text, size_t bytes)
+DML__LOCAL void dml__softmax_cross_entropy_describe(const dml_node *node, char *text, size_t bytes)
 {
     const dml__cross_entropy_attributes *o = dml__cross_entropy_of(node);
     char smoothing[40] = "", ignored[40] = "";
@@ -283,8 +316,7 @@ DML__LOCAL const dml__op *dml__softmax_cross_entropy_op(void)
                                 dml__softmax_cross_entropy_infer,
                                 dml__softmax_cross_entropy_op_forward,
                                 dml__softmax_cross_entropy_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__NO_GRADIENT(2) |
-                                    DML__READS_EXACTLY | DML__GRADIENT_OVER_INPUT,
+                                DML__CROSS_ENTROPY_NEEDS,
                                 dml__softmax_cross_entropy_saved_bytes,
                                 false,
                                 false,
@@ -294,8 +326,8 @@ DML__LOCAL const dml__op *dml__softmax_cross_entropy_op(void)
     return &op;
 }
 
-DML_API dml_node *dml_softmax_cross_entropy_with(dml_node *logits, dml_node *target,
-                                                 const dml_cross_entropy_options *options)
+DML__LOCAL dml_node *dml__cross_entropy_node(const dml__op *op, dml_node *logits, dml_node *target,
+                                             const dml_cross_entropy_options *options)
 {
     dml_node *const inputs[] = { logits, target, options ? options->sample_weights : NULL };
     const int count = inputs[2] ? 3 : 2;
@@ -322,9 +354,15 @@ DML_API dml_node *dml_softmax_cross_entropy_with(dml_node *logits, dml_node *tar
         *attributes = own;
         memcpy(attributes + 1, weights, classes * sizeof(float));
     }
-    dml_node *node = dml__node_create(dml__softmax_cross_entropy_op(), count, inputs, attributes, bytes);
+    dml_node *node = dml__node_create(op, count, inputs, attributes, bytes);
     if (attributes != &own) dml__release(&dml__node_context(logits)->memory, attributes);
     return node;
+}
+
+DML_API dml_node *dml_softmax_cross_entropy_with(dml_node *logits, dml_node *target,
+                                                 const dml_cross_entropy_options *options)
+{
+    return dml__cross_entropy_node(dml__softmax_cross_entropy_op(), logits, target, options);
 }
 
 DML_API dml_node *dml_softmax_cross_entropy(dml_node *logits, dml_node *labels)

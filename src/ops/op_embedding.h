@@ -14,7 +14,9 @@
 DML_API dml_node *dml_embedding(dml_node *indices, int count, int width);
 
 /* The same on a table (count, width) of the caller's: begun in another way, shared, as with a language
-   model's output layer, or frozen. */
+   model's output layer, or frozen. Of a table of which each rank has some rows (dml_parallel_parameter along
+   axis 0) the indices number all rows, and those of other ranks are zeros here: dml_parallel_embedding_with
+   adds them up. */
 DML_API dml_node *dml_embedding_with(dml_node *indices, dml_node *table);
 
 #endif

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../test.h"
+
 /* A call that gives nothing, and a sentence with that word, on `context`. */
 #define REFUSED(call, word)                                                                                  \
     do {                                                                                                     \
@@ -14,13 +16,13 @@
     } while (0)
 
 /* An allocator, of which this thread's n-th allocation fails; 0: none. */
-static __thread int fail_after;
-static void *allocate_until(void *user, size_t bytes)
+TEST__UNUSED static __thread int fail_after;
+TEST__UNUSED static void *allocate_until(void *user, size_t bytes)
 {
     (void)user;
     return fail_after > 0 && --fail_after == 0 ? NULL : malloc(bytes);
 }
-static void release_anything(void *user, void *memory)
+TEST__UNUSED static void release_anything(void *user, void *memory)
 {
     (void)user;
     free(memory);

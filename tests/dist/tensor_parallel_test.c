@@ -625,6 +625,10 @@ static void refusals(test_rank *me)
     dml_comm *other = dml_comm_split(me->comm, 0, -me->rank);
     REFUSED(dml_parallel_copy(x, other), "another one");
     dml_comm_close(other);
+    dml_comm *alone = dml_comm_split(me->comm, me->rank, 0); /* whose one rank would have all of it */
+    REFUSED(dml_parallel_parameter(graph, "all", zero, dml_shape_of(4, 2), 0, alone), "another one");
+    REFUSED(dml_column_parallel_dense(x, 4, alone), "another one");
+    dml_comm_close(alone);
     dml_node *loss = dml_softmax_cross_entropy(dml_dense(dml_flatten(h), CLASSES), t);
     static const float values[T * C];
     const int32_t label = 0;

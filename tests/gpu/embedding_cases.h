@@ -34,20 +34,35 @@ static void test_embedding_forward(void)
                                 .integer = { shape[0], shape[1] } });
         download(ai, NULL), download(at_table, NULL), download(ay, y);
         check("embedding_forward", y, want, n, 0);
+        /* of a part of the table: what isn't in it is zeros */
+        const int first = shape[2] / 3, rows = shape[2] - first - shape[2] / 4;
+        for (size_t i = 0; i < n; i++)
+            if (indices[i / width] < first || indices[i / width] >= first + rows) want[i] = 0;
+        ai = upload(indices, (size_t)shape[0]), ay = upload(y, n);
+        at_table = upload(table + (size_t)first * width, (size_t)rows * width);
+        launch_ok((dml_launch){ .kernel = "embedding_forward",
+                                .size = { n, 1 },
+                                .buffer = { at(ai), at(at_table), at(ay) },
+                                .integer = { shape[0], shape[1], first, rows } });
+        download(ai, NULL), download(at_table, NULL), download(ay, y);
+        check("embedding_forward of a part", y, want, n, 0);
         free(indices), free(table), free(y), free(want);
     }
 }
 
-/* The links, and the sums along them. */
-static void embedding_case(const char *kernel, const int *shape)
+/* The links, and the sums along them; with `rows`, into a part of the table. */
+static void embedding_case(const char *kernel, const int *shape, int first, int rows)
 {
-    const size_t count = (size_t)shape[0], width = (size_t)shape[1], nt = (size_t)shape[2] * width;
+    const size_t count = (size_t)shape[0], width = (size_t)shape[1];
+    const size_t nt = (size_t)(rows ? rows : shape[2]) * width;
     int32_t *indices = embedding_indices(shape), *links = malloc(2 * count * sizeof *links);
     float *dy = numbers(count * width), *dtable = numbers(nt);
     double *want = malloc(nt * sizeof *want);
     for (size_t i = 0; i < nt; i++) want[i] = (double)dtable[i];
-    for (size_t i = 0; i < count * width; i++)
-        want[(size_t)indices[i / width] * width + i % width] += (double)dy[i];
+    for (size_t i = 0; i < count * width; i++) {
+        const int row = indices[i / width] - first;
+        if (row >= 0 && (size_t)row < nt / width) want[(size_t)row * width + i % width] += (double)dy[i];
+    }
     array ai = upload(indices, count), al = upload(links, 2 * count), ay = upload(dy, count * width);
     array ad = upload(dtable, nt);
     launch_ok((dml_launch){ .kernel = kernel,
@@ -57,7 +72,7 @@ static void embedding_case(const char *kernel, const int *shape)
     launch_ok((dml_launch){ .kernel = "embedding_backward",
                             .size = { count * width, 1 },
                             .buffer = { at(ai), at(al), at(ay), at(ad) },
-                            .integer = { shape[0], shape[1] } });
+                            .integer = { shape[0], shape[1], first, rows } });
     download(ai, NULL), download(al, links), download(ay, NULL), download(ad, dtable);
     for (size_t i = 0; i < count; i++) {
         int32_t next = -1, first = 1;
@@ -75,14 +90,16 @@ static void embedding_case(const char *kernel, const int *shape)
 static void embedding_links_cases(const char *kernel)
 {
     static const int more[][3] = { { 2100, 1, 3000 }, { 2049, 2, 1 } };
-    embedding_case(kernel, embeddings[1]);
-    for (int s = 0; s < 2 && !quick; s++) embedding_case(kernel, more[s]);
+    embedding_case(kernel, embeddings[1], 0, 0);
+    for (int s = 0; s < 2 && !quick; s++) embedding_case(kernel, more[s], 0, 0);
 }
 TEST_PAIR(embedding_links, embedding_links_cases)
 
 static void test_embedding_backward(void)
 {
-    for (int s = quick; s < upto(EMBEDDINGS); s++) embedding_case("embedding_links", embeddings[s]);
+    for (int s = quick; s < upto(EMBEDDINGS); s++) embedding_case("embedding_links", embeddings[s], 0, 0);
+    embedding_case("embedding_links", embeddings[1], 2, 3);
+    embedding_case("embedding_links", embeddings[4], 0, 20);
 }
 
 #endif

@@ -2,6 +2,8 @@
 #ifndef DML_TESTS_GPU_LOSS_CASES_H
 #define DML_TESTS_GPU_LOSS_CASES_H
 
+#include "kernels/cross_entropy.h"
+
 #include "kernel_cases.h"
 
 static const array no_array;
@@ -126,8 +128,70 @@ static void test_cross_entropy_forward(void)
     }
 }
 
+/* Classes in two parts of one launch each, which are joined as hosts join them. */
+static void cross_entropy_in_parts(size_t rows, size_t classes, size_t cut, float smoothing)
+{
+    const float dloss = 3, scale = 0.25f;
+    const size_t n = rows * classes, begin[2] = { 0, cut }, wide[2] = { cut, classes - cut };
+    float *logits = numbers(n), *own[2], *kept_rows[2], *known = output(2 * 4 * rows, 0);
+    float *want_rows = output(6 * rows, 0), *want = output(n, 0);
+    int32_t *labels = malloc(rows * sizeof *labels);
+    for (size_t i = 0; i < n; i++) logits[i] *= i / classes % 2 ? 300.0f : 4.0f;
+    for (size_t r = 0; r < rows; r++) labels[r] = (int)(test_random(&seed) % classes);
+    dml_cross_entropy p = { .rows = rows,
+                            .classes = classes,
+                            .logits = logits,
+                            .labels = labels,
+                            .each = 1,
+                            .smoothing = smoothing,
+                            .ignores = true,
+                            .ignored = 1,
+                            .kept = want_rows };
+    float unused;
+    dml_cross_entropy_forward(NULL, &p, false, &unused);
+    dml_cross_entropy_backward(NULL, &p, scale * dloss, 0, want);
+    array ab = upload(labels, rows), ad = upload(&dloss, 1), al[2], ak[2];
+    for (int k = 0; k < 2; k++) {
+        own[k] = output(rows * wide[k], 0), kept_rows[k] = output(6 * rows + 1, 0);
+        for (size_t i = 0; i < rows * wide[k]; i++)
+            own[k][i] = logits[i / wide[k] * classes + begin[k] + i % wide[k]];
+        al[k] = upload(own[k], rows * wide[k]), ak[k] = upload(kept_rows[k], 6 * rows + 1);
+        launch_ok(
+            (dml_launch){ .kernel = "cross_entropy_forward",
+                          .size = { (rows + 15) / 16, 1 },
+                          .buffer = { at(al[k]), at(ab), { 0 }, { 0 }, at(ak[k]) },
+                          .integer = { (int)rows, (int)wide[k], 1, 1, 1, 1, 16, (int)begin[k], (int)classes },
+                          .real = { smoothing } });
+        download(ak[k], kept_rows[k]);
+        memcpy(known + (size_t)k * 4 * rows, kept_rows[k], 4 * rows * sizeof(float));
+    }
+    for (int k = 0; k < 2; k++) {
+        p.kept = kept_rows[k];
+        dml_cross_entropy_join(NULL, &p, known, 2, false, &unused);
+        kept_rows[k][6 * rows] = scale;
+        ak[k] = upload(kept_rows[k], 6 * rows + 1);
+        launch_ok((dml_launch){ .kernel = "cross_entropy_backward",
+                                .size = { (rows + 15) / 16, (wide[k] + 15) / 16 },
+                                .buffer = { at(al[k]), at(ab), { 0 }, at(ak[k]), at(ad), at(al[k]) },
+                                .integer = { (int)rows, (int)wide[k], 1, 16, (int)begin[k], (int)classes },
+                                .real = { smoothing, 0 } });
+        download(al[k], own[k]), download(ak[k], NULL);
+        double *of_part = malloc(rows * wide[k] * sizeof *of_part), *losses = malloc(rows * sizeof *losses);
+        for (size_t i = 0; i < rows * wide[k]; i++)
+            of_part[i] = (double)want[i / wide[k] * classes + begin[k] + i % wide[k]];
+        for (size_t r = 0; r < rows; r++) losses[r] = (double)want_rows[3 * rows + r];
+        check("cross_entropy_forward in parts", kept_rows[k] + 3 * rows, losses, rows, 2);
+        check("cross_entropy_backward in parts", own[k], of_part, rows * wide[k], 2);
+        free(of_part), free(losses), free(own[k]), free(kept_rows[k]);
+    }
+    download(ab, NULL), download(ad, NULL);
+    free(logits), free(known), free(want_rows), free(want), free(labels);
+}
+
 static void test_cross_entropy_backward(void)
 {
+    cross_entropy_in_parts(29, 11, 4, 0);
+    cross_entropy_in_parts(17, 40, 33, 0.25f);
     for (int b = 0; b < upto(BETAS); b++) cross_entropy_case(29, 11, true, b > 0, 0, betas[b]);
 }
 

@@ -241,6 +241,170 @@ static void the_same_for_any_threads(void)
     problem_destroy(&a);
 }
 
+/* ---- classes in parts ---- */
+
+enum { MOST_PARTS = 4 };
+
+/* The same problem with the classes in as many parts, each of which has arrays of its own. */
+typedef struct parts {
+    int count;
+    size_t rows, first[MOST_PARTS + 1];
+    dml_cross_entropy p[MOST_PARTS];
+    float *logits[MOST_PARTS], *gradient[MOST_PARTS];
+    float *known; /* (count, DML_CROSS_ENTROPY_PART, rows) */
+} parts;
+
+/* Of unlike widths, where there are enough classes. */
+static parts parts_create(const problem *a, int count)
+{
+    parts s;
+    memset(&s, 0, sizeof s);
+    s.count = count;
+    s.rows = a->p.rows;
+    const size_t classes = a->p.classes;
+    for (int k = 1; k <= count; k++)
+        s.first[k] = k == count
+                         ? classes
+                         : (classes - (size_t)count) * (size_t)(k * k) / (size_t)(count * count) + (size_t)k;
+    s.known = (float *)malloc((size_t)count * DML_CROSS_ENTROPY_PART * s.rows * sizeof(float));
+    for (int k = 0; k < count; k++) {
+        const size_t wide = s.first[k + 1] - s.first[k];
+        unsigned state = 5;
+        s.logits[k] = kernel_array(s.rows * wide, &state);
+        s.gradient[k] = kernel_array(s.rows * wide, &state);
+        s.p[k] = a->p;
+        s.p[k].classes = wide;
+        s.p[k].first = s.first[k];
+        s.p[k].all = classes;
+        s.p[k].logits = s.logits[k];
+        s.p[k].kept = kernel_array(DML_CROSS_ENTROPY_KEPT * s.rows, &state);
+        for (size_t i = 0; i < s.rows * wide; i++) {
+            const size_t whole = i / wide * classes + s.first[k] + i % wide;
+            s.logits[k][i] = a->logits[whole];
+            s.gradient[k][i] = a->gradient[whole];
+        }
+    }
+    return s;
+}
+
+static void parts_destroy(parts *s)
+{
+    for (int k = 0; k < s->count; k++)
+        kernel_free(s->logits[k]), kernel_free(s->gradient[k]), kernel_free(s->p[k].kept);
+    free(s->known);
+}
+
+/* What each part makes of them all, which is the same for all. */
+static float parts_loss(const parts *s, dml_pool *pool, bool mean, float *scale)
+{
+    float loss = 0;
+    for (int k = 0; k < s->count; k++) {
+        dml_cross_entropy_forward_part(pool, &s->p[k]);
+        memcpy(s->known + (size_t)k * DML_CROSS_ENTROPY_PART * s->rows, s->p[k].kept,
+               DML_CROSS_ENTROPY_PART * s->rows * sizeof(float));
+    }
+    for (int k = 0; k < s->count; k++) {
+        float scale_here;
+        const float here = dml_cross_entropy_join(pool, &s->p[k], s->known, s->count, mean, &scale_here);
+        if (k == 0) loss = here, *scale = scale_here;
+        CHECK(kernel_same(&here, &loss, 1) && kernel_same(&scale_here, scale, 1));
+    }
+    return loss;
+}
+
+static void parts_are_the_whole(void)
+{
+    unsigned state = 8;
+    for (int s = 0; s < SHAPES; s++)
+        for (int options = 0; options < 8; options++) {
+            const int count = 1 + (s + options) % MOST_PARTS;
+            if (shapes[s][1] < (size_t)count || (TEST_EMULATOR && (s * 7 + options) % 5)) continue;
+            const int asked = LABELS | (options & 1 ? ROW_WEIGHTS : 0) | (options & 2 ? SMOOTH : 0) |
+                              (options & 4 ? IGNORES : 0);
+            problem a = problem_create(shapes[s][0], shapes[s][1], asked, &state);
+            const float beta = options % 3 == 2 ? 0.25f : 0;
+            const bool mean = options % 5 != 4;
+            for (size_t i = 0; s % 2 && i < a.n; i++) a.logits[i] += 1e4f;
+            parts p = parts_create(&a, count);
+            double *want = (double *)malloc((a.n + 1) * sizeof *want), divisor;
+            double *unused = (double *)malloc((a.n + 1) * sizeof *unused);
+            const double want_loss = exact_cross_entropy(&a.p, mean, &divisor, want, unused);
+            float scale, *all = kernel_array(a.n, &state);
+            const float loss = parts_loss(&p, kernel_pools[options % 2 ? 2 : 0], mean, &scale);
+            CHECK_NEAR(loss, want_loss, exact_roundings(EXACT_LOSS, 1 + want_loss) * fmax(1, 1 / divisor));
+            CHECK_NEAR(scale, divisor == 0 ? 0 : 1 / divisor, 1e-6 * fmax(1, 1 / divisor));
+            for (int k = 0; k < count; k++) {
+                const size_t wide = p.p[k].classes;
+                dml_cross_entropy_backward(NULL, &p.p[k], 0.5f, beta, p.gradient[k]);
+                for (size_t i = 0; i < p.rows * wide; i++)
+                    all[i / wide * a.p.classes + p.first[k] + i % wide] = p.gradient[k][i];
+                if (beta != 0) continue;
+                dml_cross_entropy_backward(NULL, &p.p[k], 0.5f, 0, p.logits[k]);
+                CHECK(kernel_same(p.logits[k], p.gradient[k], p.rows * wide));
+            }
+            const double worst = worst_error(all, want, a.gradient, beta, 0.5, a.n);
+            CHECK_MESSAGE(worst < 1e-6, "%zu x %zu in %d, options %d: error %g", a.p.rows, a.p.classes, count,
+                          options, worst);
+            free(want), free(unused), kernel_free(all);
+            parts_destroy(&p);
+            problem_destroy(&a);
+        }
+}
+
+/* Two parts of two classes each, with that label. */
+static float loss_in_parts(const float x[4], int32_t label, float d[4])
+{
+    dml_cross_entropy whole;
+    float kept[2][DML_CROSS_ENTROPY_KEPT], known[2 * DML_CROSS_ENTROPY_PART], loss = 0, scale = 0;
+    memset(&whole, 0, sizeof whole);
+    whole.rows = whole.each = 1, whole.classes = 2, whole.labels = &label, whole.all = 4;
+    whole.ignores = true, whole.ignored = -1;
+    dml_cross_entropy p[2] = { whole, whole };
+    for (int k = 0; k < 2; k++) {
+        p[k].first = (size_t)(2 * k), p[k].logits = x + 2 * k, p[k].kept = kept[k];
+        dml_cross_entropy_forward_part(NULL, &p[k]);
+        memcpy(known + k * DML_CROSS_ENTROPY_PART, kept[k], DML_CROSS_ENTROPY_PART * sizeof(float));
+    }
+    for (int k = 0; k < 2; k++) {
+        loss = dml_cross_entropy_join(NULL, &p[k], known, 2, true, &scale);
+        dml_cross_entropy_backward(NULL, &p[k], scale, 0, d + 2 * k);
+    }
+    return loss;
+}
+
+static void special_values_in_parts(void)
+{
+    const float filled[4] = { 0, 0, -INFINITY, -INFINITY }, bad[4] = { 0, 1, NAN, NAN };
+    const float hidden[4] = { -INFINITY, -INFINITY, -INFINITY, NAN }, huge[4] = { 3e38f, 0, -3e38f, 1e38f };
+    float d[4];
+    CHECK_NEAR(loss_in_parts(filled, 1, d), 0.6931472, 1e-6);
+    CHECK_NEAR(d[0], 0.5, 1e-6);
+    CHECK_NEAR(d[1], -0.5, 1e-6);
+    CHECK(d[2] == 0 && d[3] == 0);
+    CHECK(isnan(loss_in_parts(bad, 0, d)) && isnan(d[0]) && isnan(d[2]));
+    CHECK(isnan(loss_in_parts(hidden, 0, d)) && isnan(d[0]));
+    CHECK(loss_in_parts(bad, -1, d) == 0 && d[0] == 0 && d[2] == 0);
+    CHECK(loss_in_parts(huge, 0, d) == 0 && d[0] == 0 && d[1] == 0 && d[2] == 0 && d[3] == 0);
+    CHECK(loss_in_parts(huge, 1, d) > 2.9e38f && d[0] == 1 && d[1] == -1 && d[2] == 0 && d[3] == 0);
+    dml_cross_entropy none;
+    float scale = NAN;
+    memset(&none, 0, sizeof none);
+    dml_cross_entropy_forward_part(NULL, &none);
+    CHECK(dml_cross_entropy_join(NULL, &none, NULL, 2, true, &scale) == 0 && scale == 0);
+}
+
+static void parts_for_any_threads(void)
+{
+    unsigned state = 3;
+    problem a = problem_create(5003, 11, LABELS | SMOOTH | ROW_WEIGHTS, &state);
+    parts s = parts_create(&a, 3);
+    float scale;
+    const float want = parts_loss(&s, NULL, true, &scale);
+    for (int p = 1; p < KERNEL_POOLS; p++) CHECK(parts_loss(&s, kernel_pools[p], true, &scale) == want);
+    parts_destroy(&s);
+    problem_destroy(&a);
+}
+
 static void all(void)
 {
     matches_float64();
@@ -248,6 +412,9 @@ static void all(void)
     special_values();
     classes_of_no_weight();
     the_same_for_any_threads();
+    parts_are_the_whole();
+    special_values_in_parts();
+    parts_for_any_threads();
 }
 
 static void cross_entropy(void)

@@ -16,13 +16,13 @@ refuses() {
     [ "$status" -eq "$want" ] && [ "$(wc -l <err)" -eq 1 ] && grep -q -e "gpt: .*$part" err
 }
 
-# same_losses LOG: its 20 steps' losses are within 1e-5 of those of one process.
+# same_losses LOG [OTHER]: its 20 steps' losses are within 1e-5 of those of one process.
 same_losses() {
     awk '{ gsub(/[,}]/, "") }
         $1 != "{\"step\":" { next }
         FNR == NR { loss[$2] = $6; next }
         $2 in loss { d = $6 - loss[$2]; if (d < 0) d = -d; if (d > most) most = d; n++ }
-        END { print n + 0 " steps, losses differ by up to " most + 0; exit n != 20 || most > 1e-5 }' one.jsonl "$1"
+        END { print n + 0 " steps, losses differ by up to " most + 0; exit n != 20 || most > 1e-5 }' "${2:-one.jsonl}" "$1"
 }
 
 check "--help" sh -c "'$gpt' --help | grep -q -e '--pipeline-parallel-size N'"
@@ -52,6 +52,10 @@ check "have them too" same_losses all.jsonl
 check "a model of one process in four parts" "$dmlrun" -n 4 "$gpt" $small --tensor-parallel-size 4 --load one --lr 1e-9
 check "stages of parts without parts" "$dmlrun" -n 2 "$gpt" $small --pipeline-parallel-size 2 --load all --lr 1e-9
 check "another model's file" sh -c "! '$gpt' --steps 1 --layers 1 --load one 2>err && grep -q 'another model' err"
+thirds="--steps 20 --layers 1 --heads 3 --channels 24 --batch 12 --context 8"
+check "three heads in one process" "$gpt" $thirds --log whole.jsonl
+check "a layer in three, which have all letters" "$dmlrun" -n 3 "$gpt" $thirds --tensor-parallel-size 3 --log thirds.jsonl
+check "has its losses" same_losses thirds.jsonl whole.jsonl
 check "16 bits" "$dmlrun" -n 4 "$gpt" $small --dtype f16 --tensor-parallel-size 2 --pipeline-parallel-size 2
 
 cat "$ROOT"/docs/*.md >text
