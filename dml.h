@@ -26745,7 +26745,6 @@ DML__BODY void dml__entropy_forward_rows_body(const dml_cross_entropy *p, size_t
         if (weight[r] == 0) continue;
         const float *x = p->logits + r * p->classes;
         dml__entropy_sums(p->classes, (end - r) * p->classes, x, &top[r], &sum[r]);
-        if (p->all && top[r] == -HUGE_VALF) sum[r] = dml__entropy_sum_of_none(p->classes, x);
         share[r] = weight[r];
         if (p->target || p->smoothing != 0) dml__entropy_products(p, r, top[r], &whole[r], &loss[r]);
         if (p->target) continue;
@@ -26756,6 +26755,12 @@ DML__BODY void dml__entropy_forward_rows_body(const dml_cross_entropy *p, size_t
         whole[r] += (1.0f - p->smoothing) * own;
         loss[r] += (1.0f - p->smoothing) * own * (top[r] - x[place]);
     }
+    for (size_t r = begin; r < end && p->all;
+         r++) /* a part of -inf alone: how far those are below the others */
+        if (weight[r] != 0 && top[r] == -HUGE_VALF) {
+            sum[r] = dml__entropy_sum_of_none(p->classes, p->logits + r * p->classes);
+            loss[r] = 0;
+        }
     for (size_t r = begin; r < end && !p->all; r += DML__LANES) {
         const size_t count = end - r;
         dml__vf sums, log_sum, losses, wholes, weights;
@@ -29008,7 +29013,8 @@ typedef struct dml__model_calls {
 typedef struct dml__model_ranks {
     int rank, ranks;
     void *user;
-    const dml__model_calls *calls; /* NULL: the model is whole, and the rest zero */
+    const dml__model_calls *calls; /* NULL: the model is whole, and the rest zero but for: */
+    bool alone;                    /* there are such nodes on a communicator of one rank */
 } dml__model_ranks;
 
 #endif
@@ -29539,7 +29545,7 @@ static dml_status dml__check_partial(dml_node *node)
         return dml__node_fail(
             node, DML_ERROR_ARGUMENT,
             "it reads '%s', which all ranks have alike, where each has a part of its own: give "
-            "it dml_parallel_copy of that%s",
+            "it dml_parallel_copy of that%s, or first add the parts up by dml_parallel_sum",
             input->name, parameter ? ", or make it by dml_parallel_parameter, of which each has a part" : "");
     }
     return DML_OK;
@@ -40600,6 +40606,11 @@ DML__LOCAL dml_node *dml__cross_entropy_node(const dml__op *op, dml_node *logits
 DML__LOCAL dml_status dml__softmax_cross_entropy_infer(dml_node *node);
 DML__LOCAL bool dml__cross_entropy_is_mean(const dml_node *node);
 
+/* Of one whose classes are cut, what all ranks need alike: how many classes there are, the smoothing, the
+   reduction, and the label that is ignored, or infinity. False: it is another node. */
+enum { DML__CUT_LOSS_NUMBERS = 4 };
+DML__LOCAL bool dml__cut_loss_numbers(const dml_node *node, double number[DML__CUT_LOSS_NUMBERS]);
+
 /* Rows of so many samples, each of as many classes as are here. */
 DML__LOCAL size_t dml__cross_entropy_rows(const dml_node *node, int samples);
 DML__LOCAL int dml__classes_of(const dml_node *logits);
@@ -40713,10 +40724,10 @@ DML__LOCAL dml_status dml__softmax_cross_entropy_infer(dml_node *node)
         (target->dtype != DML_I32 && target->dtype != DML_F32))
         return dml__node_fail(
             node, DML_ERROR_SHAPE,
-            "its target is %s %s%s; for logits of %s it must be an input of i32 labels, one a "
-            "row, or as many f32 probabilities",
+            "its target is %s %s%s; for logits of %s it must be an input of i32 labels, one a row%s",
             dml_dtype_name(target->dtype), dml_shape_format(&target->shape, target_text),
-            target->batched ? "" : " for the whole batch", dml_shape_format(&logits->shape, logits_text));
+            target->batched ? "" : " for the whole batch", dml_shape_format(&logits->shape, logits_text),
+            node->sums ? "" : ", or as many f32 probabilities");
     if (dml__has_labels(node)) {
         node->limit = dml__all_classes_of(node);
         node->ignored = dml__cross_entropy_of(node)->ignores ? (int)dml__cross_entropy_of(node)->ignored : 0;
@@ -40725,6 +40736,17 @@ DML__LOCAL dml_status dml__softmax_cross_entropy_infer(dml_node *node)
     if (status == DML_OK && node->inputs > 2)
         status = dml__check_loss_weights(node, node->input[2], logits, logits->shape.ndim - 1);
     return status; /* shape and batched are zero: one scalar */
+}
+
+DML__LOCAL bool dml__cut_loss_numbers(const dml_node *node, double number[DML__CUT_LOSS_NUMBERS])
+{
+    if (!node->sums || node->op->backward != dml__softmax_cross_entropy_op_backward) return false;
+    const dml__cross_entropy_attributes *o = dml__cross_entropy_of(node);
+    number[0] = (double)dml__all_classes_of(node);
+    number[1] = (double)o->smoothing;
+    number[2] = (double)o->reduction;
+    number[3] = o->ignores ? (double)o->ignored : (double)HUGE_VALF;
+    return true;
 }
 
 /* ---- running ---- */
@@ -45720,6 +45742,7 @@ DML__LOCAL dml_status dml__check_model_alike(dml_trainer *trainer);
 
 #endif
 
+#include <stdio.h>
 #include <string.h>
 
 /* Numbers, and what they are called. */
@@ -45763,28 +45786,58 @@ static dml__alike_list dml__list_alike(const dml_trainer *trainer)
     return list;
 }
 
+/* Of the losses whose classes are cut. */
+static void dml__add_losses(dml__alike_list *list, const dml_program *program)
+{
+    static const char *const names[DML__CUT_LOSS_NUMBERS] = { "the classes of a loss",
+                                                              "the smoothing of a loss",
+                                                              "the reduction of a loss",
+                                                              "the label that a loss ignores" };
+    double number[DML__CUT_LOSS_NUMBERS];
+    const size_t first = list->count;
+    dml__add_alike(list, "how many losses there are whose classes are cut", 0);
+    for (int s = 0; s < program->slots; s++) {
+        if (!dml__cut_loss_numbers(program->slot[s].node, number)) continue;
+        list->value[first]++;
+        for (int i = 0; i < DML__CUT_LOSS_NUMBERS && list->count < DML__MOST_COMPARED; i++)
+            dml__add_alike(list, names[i], number[i]);
+    }
+}
+
+/* A value in words. */
+static const char *dml__alike_text(const char *name, double value, char text[32])
+{
+    if (strcmp(name, "the dtype") == 0) return dml_dtype_name((dml_dtype)value);
+    snprintf(text, 32, "%g", value);
+    return text;
+}
+
 static dml_status dml__compare_alike(dml_trainer *trainer, const dml__model_ranks *ranks,
                                      const dml__alike_list *list)
 {
-    size_t unlike = list->count;
+    size_t unlike = DML__MOST_COMPARED; /* ranks' lists may be of different lengths, with zeros behind */
     double range[2];
+    char least[32], most[32], here[32];
     if (!ranks->calls) return DML_OK;
-    const dml_status status = ranks->calls->compare(ranks->user, list->value, list->count, &unlike, range,
-                                                    &trainer->context->error);
-    if (status != DML_OK || unlike == list->count) return status;
+    const dml_status status = ranks->calls->compare(ranks->user, list->value, DML__MOST_COMPARED, &unlike,
+                                                    range, &trainer->context->error);
+    if (status != DML_OK || unlike == DML__MOST_COMPARED) return status;
+    const char *name = unlike < list->count ? list->name[unlike] : "what they train by";
     return dml__fail(
         &trainer->context->error, DML_ERROR_MISMATCH,
-        "the ranks of a model that is cut differ in %s, from %g to %g, here %g: all need the same",
-        list->name[unlike], range[0], range[1], list->value[unlike]);
+        "the ranks of a model that is cut differ in %s, from %s to %s, here %s: all need the same", name,
+        dml__alike_text(name, range[0], least), dml__alike_text(name, range[1], most),
+        dml__alike_text(name, list->value[unlike], here));
 }
 
 DML__LOCAL dml_status dml__check_model_alike(dml_trainer *trainer)
 {
     const dml_graph *graph = trainer->program->graph;
     if (trainer->compared || !dml__graph_cuts(graph)) return DML_OK;
-    const dml__alike_list list = dml__list_alike(trainer);
-    dml_status status = dml__compare_alike(trainer, &graph->model, &list);
-    if (status == DML_OK) status = dml__compare_alike(trainer, &graph->stages, &list);
+    dml__alike_list list = dml__list_alike(trainer);
+    dml_status status = dml__compare_alike(trainer, &graph->stages, &list);
+    dml__add_losses(&list, trainer->program);
+    if (status == DML_OK) status = dml__compare_alike(trainer, &graph->model, &list);
     trainer->compared = status == DML_OK;
     return status;
 }

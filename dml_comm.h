@@ -1602,7 +1602,8 @@ DML_API dml_node *dml_parallel_embedding_with(dml_node *indices, dml_node *table
 /* dml_softmax_cross_entropy of m ranks, each of which is given its stretch (..., classes / m) of the logits,
    as dml_column_parallel_dense leaves them. labels, i32 of (...) in 0 .. classes - 1, are alike on all ranks,
    and so is the loss, to the bit; the stretch's gradient is this rank's. DML_ERROR_ARGUMENT for logits that
-   all ranks have alike, and for labels or weights that they haven't. */
+   don't come of a part of a layer or of dml_parallel_copy, and for labels or weights that do. A trainer's
+   first step compares the classes and the options of all ranks. */
 DML_API dml_node *dml_parallel_softmax_cross_entropy(dml_node *logits, dml_node *labels, dml_comm *comm);
 
 /* The same with the options of dml_softmax_cross_entropy_with, which may be NULL. Where there are several
@@ -32066,14 +32067,14 @@ static dml_status dml__join(dml_graph *graph, dml__model_ranks *ranks, dml_comm 
                          what);
     if (dml_comm_status(comm) != DML_OK)
         return dml__fail(error, dml_comm_status(comm), "%s: %s", what, dml_comm_error(comm));
-    if (ranks->user) {
-        if (dml__comm_of(ranks) == comm) return DML_OK;
+    const bool alone = dml_comm_world_size(comm) == 1;
+    if (ranks->user ? dml__comm_of(ranks) != comm : ranks->alone && !alone)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "%s: its communicator is another one than that of the graph's other such nodes; a "
                          "graph is cut over one",
                          what);
-    }
-    if (dml_comm_world_size(comm) == 1) return DML_OK;
+    ranks->alone = alone;
+    if (ranks->user || alone) return DML_OK;
     if (graph->programs > 0)
         return dml__fail(error, DML_ERROR_STATE,
                          "%s: a first such node after the graph was compiled; build the whole model first",
@@ -32647,7 +32648,8 @@ DML_API dml_node *dml_parallel_attention(dml_node *x, int heads,
 DML_API dml_node *dml_parallel_embedding_with(dml_node *indices, dml_node *table, dml_comm *comm)
 {
     static const char what[] = "parallel_embedding";
-    if (!indices || !table || dml__join_model(indices->graph, comm, what) != DML_OK) return NULL;
+    if (!indices || !table) return dml_embedding_with(indices, table); /* which says what is missing */
+    if (dml__join_model(indices->graph, comm, what) != DML_OK) return NULL;
     const dml__shard *part = dml__shard_of(table);
     if (dml_comm_world_size(comm) > 1 && (!part || part->axis != 0)) {
         dml__fail(
@@ -33013,6 +33015,12 @@ static dml_status dml__parallel_load_in(dml_graph *graph, const char *path)
     float *all = NULL;
     dml_status status = dml__graph_lay_out(graph);
     if (status == DML_OK) status = dml__safetensors_open_file(&context->memory, path, &file, &context->error);
+    const char *part = status == DML_OK ? dml__safetensors_text(file, DML__PART_KEY) : NULL;
+    if (part && strncmp(part, "part ", 5) == 0)
+        status = dml__fail(&context->error, DML_ERROR_FORMAT,
+                           "\"%s\" holds %.48s of a model that is cut over ranks; dml_graph_load reads it on "
+                           "the rank that has it",
+                           path, part);
     if (status == DML_OK) status = dml__whole_fits(graph, file, path);
     if (status == DML_OK) {
         all = (float *)dml__allocate_array(&context->memory, dml__largest_whole(graph), sizeof *all);

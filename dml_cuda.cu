@@ -3670,7 +3670,7 @@ HELPER void dml__cross_entropy_forward_as(CROSS_ENTROPY_PARAMETERS, GLOBAL const
         kept[(WIDE)rows + row] = !counts ? 1.0f : INT(8) ? sum : 1.0f / sum;
         kept[(WIDE)rows * 2 + row] = whole;
         kept[(WIDE)rows * 3 + row] = !counts  ? 0.0f
-                                     : INT(8) ? product
+                                     : INT(8) ? (largest > MINUS_INFINITY ? product : 0.0f)
                                               : weight * (whole * LOG(sum) + product);
         kept[(WIDE)rows * 4 + row] = share;
         kept[(WIDE)rows * 5 + row] = weight;

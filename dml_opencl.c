@@ -3391,7 +3391,7 @@ static const char *const dml__opencl_source[] = {
 "        kept[(WIDE)rows + row] = !counts \? 1.0f : INT(8) \? sum : 1.0f / sum;\n",
 "        kept[(WIDE)rows * 2 + row] = whole;\n",
 "        kept[(WIDE)rows * 3 + row] = !counts  \? 0.0f\n",
-"                                     : INT(8) \? product\n",
+"                                     : INT(8) \? (largest > MINUS_INFINITY \? product : 0.0f)\n",
 "                                              : weight * (whole * LOG(sum) + product);\n",
 "        kept[(WIDE)rows * 4 + row] = share;\n",
 "        kept[(WIDE)rows * 5 + row] = weight;\n",

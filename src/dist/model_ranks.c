@@ -108,14 +108,14 @@ static dml_status dml__join(dml_graph *graph, dml__model_ranks *ranks, dml_comm 
                          what);
     if (dml_comm_status(comm) != DML_OK)
         return dml__fail(error, dml_comm_status(comm), "%s: %s", what, dml_comm_error(comm));
-    if (ranks->user) {
-        if (dml__comm_of(ranks) == comm) return DML_OK;
+    const bool alone = dml_comm_world_size(comm) == 1;
+    if (ranks->user ? dml__comm_of(ranks) != comm : ranks->alone && !alone)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "%s: its communicator is another one than that of the graph's other such nodes; a "
                          "graph is cut over one",
                          what);
-    }
-    if (dml_comm_world_size(comm) == 1) return DML_OK;
+    ranks->alone = alone;
+    if (ranks->user || alone) return DML_OK;
     if (graph->programs > 0)
         return dml__fail(error, DML_ERROR_STATE,
                          "%s: a first such node after the graph was compiled; build the whole model first",

@@ -199,6 +199,12 @@ static dml_status dml__parallel_load_in(dml_graph *graph, const char *path)
     float *all = NULL;
     dml_status status = dml__graph_lay_out(graph);
     if (status == DML_OK) status = dml__safetensors_open_file(&context->memory, path, &file, &context->error);
+    const char *part = status == DML_OK ? dml__safetensors_text(file, DML__PART_KEY) : NULL;
+    if (part && strncmp(part, "part ", 5) == 0)
+        status = dml__fail(&context->error, DML_ERROR_FORMAT,
+                           "\"%s\" holds %.48s of a model that is cut over ranks; dml_graph_load reads it on "
+                           "the rank that has it",
+                           path, part);
     if (status == DML_OK) status = dml__whole_fits(graph, file, path);
     if (status == DML_OK) {
         all = (float *)dml__allocate_array(&context->memory, dml__largest_whole(graph), sizeof *all);

@@ -20,7 +20,8 @@
 DML_API dml_node *dml_parallel_embedding_with(dml_node *indices, dml_node *table, dml_comm *comm)
 {
     static const char what[] = "parallel_embedding";
-    if (!indices || !table || dml__join_model(indices->graph, comm, what) != DML_OK) return NULL;
+    if (!indices || !table) return dml_embedding_with(indices, table); /* which says what is missing */
+    if (dml__join_model(indices->graph, comm, what) != DML_OK) return NULL;
     const dml__shard *part = dml__shard_of(table);
     if (dml_comm_world_size(comm) > 1 && (!part || part->axis != 0)) {
         dml__fail(

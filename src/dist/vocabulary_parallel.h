@@ -39,7 +39,8 @@ DML_API dml_node *dml_parallel_embedding_with(dml_node *indices, dml_node *table
 /* dml_softmax_cross_entropy of m ranks, each of which is given its stretch (..., classes / m) of the logits,
    as dml_column_parallel_dense leaves them. labels, i32 of (...) in 0 .. classes - 1, are alike on all ranks,
    and so is the loss, to the bit; the stretch's gradient is this rank's. DML_ERROR_ARGUMENT for logits that
-   all ranks have alike, and for labels or weights that they haven't. */
+   don't come of a part of a layer or of dml_parallel_copy, and for labels or weights that do. A trainer's
+   first step compares the classes and the options of all ranks. */
 DML_API dml_node *dml_parallel_softmax_cross_entropy(dml_node *logits, dml_node *labels, dml_comm *comm);
 
 /* The same with the options of dml_softmax_cross_entropy_with, which may be NULL. Where there are several

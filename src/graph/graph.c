@@ -180,7 +180,7 @@ static dml_status dml__check_partial(dml_node *node)
         return dml__node_fail(
             node, DML_ERROR_ARGUMENT,
             "it reads '%s', which all ranks have alike, where each has a part of its own: give "
-            "it dml_parallel_copy of that%s",
+            "it dml_parallel_copy of that%s, or first add the parts up by dml_parallel_sum",
             input->name, parameter ? ", or make it by dml_parallel_parameter, of which each has a part" : "");
     }
     return DML_OK;

@@ -57,7 +57,8 @@ typedef struct dml__model_calls {
 typedef struct dml__model_ranks {
     int rank, ranks;
     void *user;
-    const dml__model_calls *calls; /* NULL: the model is whole, and the rest zero */
+    const dml__model_calls *calls; /* NULL: the model is whole, and the rest zero but for: */
+    bool alone;                    /* there are such nodes on a communicator of one rank */
 } dml__model_ranks;
 
 #endif

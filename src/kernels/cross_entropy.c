@@ -209,7 +209,6 @@ DML__BODY void dml__entropy_forward_rows_body(const dml_cross_entropy *p, size_t
         if (weight[r] == 0) continue;
         const float *x = p->logits + r * p->classes;
         dml__entropy_sums(p->classes, (end - r) * p->classes, x, &top[r], &sum[r]);
-        if (p->all && top[r] == -HUGE_VALF) sum[r] = dml__entropy_sum_of_none(p->classes, x);
         share[r] = weight[r];
         if (p->target || p->smoothing != 0) dml__entropy_products(p, r, top[r], &whole[r], &loss[r]);
         if (p->target) continue;
@@ -220,6 +219,12 @@ DML__BODY void dml__entropy_forward_rows_body(const dml_cross_entropy *p, size_t
         whole[r] += (1.0f - p->smoothing) * own;
         loss[r] += (1.0f - p->smoothing) * own * (top[r] - x[place]);
     }
+    for (size_t r = begin; r < end && p->all;
+         r++) /* a part of -inf alone: how far those are below the others */
+        if (weight[r] != 0 && top[r] == -HUGE_VALF) {
+            sum[r] = dml__entropy_sum_of_none(p->classes, p->logits + r * p->classes);
+            loss[r] = 0;
+        }
     for (size_t r = begin; r < end && !p->all; r += DML__LANES) {
         const size_t count = end - r;
         dml__vf sums, log_sum, losses, wholes, weights;

@@ -99,10 +99,10 @@ DML__LOCAL dml_status dml__softmax_cross_entropy_infer(dml_node *node)
         (target->dtype != DML_I32 && target->dtype != DML_F32))
         return dml__node_fail(
             node, DML_ERROR_SHAPE,
-            "its target is %s %s%s; for logits of %s it must be an input of i32 labels, one a "
-            "row, or as many f32 probabilities",
+            "its target is %s %s%s; for logits of %s it must be an input of i32 labels, one a row%s",
             dml_dtype_name(target->dtype), dml_shape_format(&target->shape, target_text),
-            target->batched ? "" : " for the whole batch", dml_shape_format(&logits->shape, logits_text));
+            target->batched ? "" : " for the whole batch", dml_shape_format(&logits->shape, logits_text),
+            node->sums ? "" : ", or as many f32 probabilities");
     if (dml__has_labels(node)) {
         node->limit = dml__all_classes_of(node);
         node->ignored = dml__cross_entropy_of(node)->ignores ? (int)dml__cross_entropy_of(node)->ignored : 0;
@@ -111,6 +111,17 @@ DML__LOCAL dml_status dml__softmax_cross_entropy_infer(dml_node *node)
     if (status == DML_OK && node->inputs > 2)
         status = dml__check_loss_weights(node, node->input[2], logits, logits->shape.ndim - 1);
     return status; /* shape and batched are zero: one scalar */
+}
+
+DML__LOCAL bool dml__cut_loss_numbers(const dml_node *node, double number[DML__CUT_LOSS_NUMBERS])
+{
+    if (!node->sums || node->op->backward != dml__softmax_cross_entropy_op_backward) return false;
+    const dml__cross_entropy_attributes *o = dml__cross_entropy_of(node);
+    number[0] = (double)dml__all_classes_of(node);
+    number[1] = (double)o->smoothing;
+    number[2] = (double)o->reduction;
+    number[3] = o->ignores ? (double)o->ignored : (double)HUGE_VALF;
+    return true;
 }
 
 /* ---- running ---- */

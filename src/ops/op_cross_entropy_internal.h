@@ -15,6 +15,11 @@ DML__LOCAL dml_node *dml__cross_entropy_node(const dml__op *op, dml_node *logits
 DML__LOCAL dml_status dml__softmax_cross_entropy_infer(dml_node *node);
 DML__LOCAL bool dml__cross_entropy_is_mean(const dml_node *node);
 
+/* Of one whose classes are cut, what all ranks need alike: how many classes there are, the smoothing, the
+   reduction, and the label that is ignored, or infinity. False: it is another node. */
+enum { DML__CUT_LOSS_NUMBERS = 4 };
+DML__LOCAL bool dml__cut_loss_numbers(const dml_node *node, double number[DML__CUT_LOSS_NUMBERS]);
+
 /* Rows of so many samples, each of as many classes as are here. */
 DML__LOCAL size_t dml__cross_entropy_rows(const dml_node *node, int samples);
 DML__LOCAL int dml__classes_of(const dml_node *logits);

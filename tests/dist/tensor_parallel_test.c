@@ -427,13 +427,15 @@ static void ranks_told_otherwise(void)
                     { "clip_norm, from 0 to 3", 9, now.trainer, false },
                     { "the batch that the trainer is for, from 8 to 9", 9, now.trainer, false },
                     { "the optimizer's kind", 9, now.trainer, false },
-                    { "the schedule's kind", 9, now.trainer, false } };
+                    { "the schedule's kind", 9, now.trainer, false },
+                    { "the dtype, from f32 to bf16", 9, now.trainer, false } };
     ways[2].how.optimizer.lr = 0.5f;
     ways[3].how.clip_norm = 3;
     ways[4].how.batch = 9;
     ways[5].how.optimizer = dml_adagrad(0.05f);
     ways[6].how.schedule = dml_schedule_constant(0.05f);
-    for (int i = 0; i < 7; i++) {
+    ways[7].how.dtype = DML_BF16;
+    for (int i = 0; i < 8; i++) {
         otherwise = ways[i];
         ranks_prepare(ranks, 2, 20, told_otherwise, NULL);
         ranks_run_on(ranks, 2, "local");
@@ -512,6 +514,10 @@ static void save_whole(test_rank *me)
     CHECK_INT(dml_comm_barrier(me->comm), DML_OK);
     CHECK_INT(dml_graph_load(graph, part_path[1]), DML_ERROR_FORMAT);
     CHECK_MESSAGE(strstr(dml_error(context), "holds part "), "%s", dml_error(context));
+    dml_clear_error(context);
+    CHECK_INT(dml_parallel_load(graph, part_path[0]), DML_ERROR_FORMAT);
+    CHECK_MESSAGE(strstr(dml_error(context), "dml_graph_load reads it on the rank"), "%s",
+                  dml_error(context));
     dml_comm_barrier(me->comm);
     remove(part_path[0]);
     dml_close(context);
@@ -628,6 +634,9 @@ static void refusals(test_rank *me)
     dml_comm *alone = dml_comm_split(me->comm, me->rank, 0); /* whose one rank would have all of it */
     REFUSED(dml_parallel_parameter(graph, "all", zero, dml_shape_of(4, 2), 0, alone), "another one");
     REFUSED(dml_column_parallel_dense(x, 4, alone), "another one");
+    dml_node *first = dml_input(dml_graph_create(context), "x", DML_F32, C);
+    CHECK(dml_column_parallel_dense(first, 4, alone) && dml_column_parallel_dense(first, 3, alone));
+    REFUSED(dml_column_parallel_dense(first, 4, me->comm), "another one");
     dml_comm_close(alone);
     dml_node *loss = dml_softmax_cross_entropy(dml_dense(dml_flatten(h), CLASSES), t);
     static const float values[T * C];

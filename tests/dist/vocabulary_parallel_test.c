@@ -486,6 +486,48 @@ static void fewer_rows(test_rank *me)
     dml_close(context);
 }
 
+/* Rank 1 was told otherwise of the loss. */
+static const char *wanted;
+static void another_loss(test_rank *me)
+{
+    float loss, x[4] = { 1, 2, 3, 4 };
+    int32_t t[4] = { 0, 1, 2, 3 };
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *scores = dml_column_parallel_dense(dml_input(graph, "x", DML_F32, 1), 4, me->comm);
+    dml_node *labels = dml_input(graph, "t", DML_I32);
+    dml_cross_entropy_options how = now.loss;
+    if (me->rank == 0) memset(&how, 0, sizeof how);
+    dml_node *end = dml_parallel_softmax_cross_entropy_with(scores, labels, &how, me->comm);
+    if (now.tied && me->rank == 1)
+        end = dml_add(end, dml_parallel_softmax_cross_entropy(scores, labels, me->comm));
+    dml_trainer *trainer =
+        dml_trainer_create(end, &(dml_trainer_options){ .batch = 4, .optimizer = dml_sgd(0.1f, 0) });
+    CHECK_INT(dml_trainer_step(trainer, 4, DML_INPUTS(x, t), &loss), DML_ERROR_MISMATCH);
+    CHECK_MESSAGE(strstr(dml_error(context), wanted), "%s", dml_error(context));
+    dml_close(context);
+}
+
+static void losses_that_differ(void)
+{
+    static const char *const says[] = { "the smoothing of a loss, from 0 to 0.5",
+                                        "the reduction of a loss, from 0 to 1",
+                                        "the label that a loss ignores, from 3 to inf",
+                                        "how many losses there are whose classes are cut, from 1 to 2" };
+    test_rank ranks[2];
+    for (int i = 0; i < 4; i++) {
+        now = usual(2);
+        memset(&now.loss, 0, sizeof now.loss);
+        wanted = says[i];
+        if (i == 0) now.loss.label_smoothing = 0.5f;
+        if (i == 1) now.loss.reduction = (dml_loss_reduction)1;
+        if (i == 2) now.loss.ignores = true, now.loss.ignore_index = 3;
+        now.tied = i == 3;
+        ranks_prepare(ranks, 2, 20, another_loss, NULL);
+        ranks_run_on(ranks, 2, "local");
+    }
+}
+
 static void ranks_that_differ(void)
 {
     test_rank ranks[2];
@@ -575,9 +617,10 @@ static void refusals(test_rank *me)
     dml_node *columns = dml_parallel_parameter(graph, "columns", zero, dml_shape_of(8, C), 1, me->comm);
     REFUSED(dml_parallel_embedding_with(words, whole, me->comm), "its table 'whole' isn't cut by rows");
     REFUSED(dml_parallel_embedding_with(words, columns, me->comm), "its table 'columns' isn't cut by rows");
-    CHECK(dml_parallel_embedding_with(NULL, whole, me->comm) == NULL);
-    CHECK(dml_parallel_embedding_with(words, NULL, me->comm) == NULL);
+    CHECK(dml_parallel_embedding_with(NULL, NULL, me->comm) == NULL);
     CHECK(dml_status_of(context) == DML_OK);
+    REFUSED(dml_parallel_embedding_with(NULL, whole, me->comm), "its input 1 of 2 is NULL");
+    REFUSED(dml_parallel_embedding_with(words, NULL, me->comm), "its input 2 of 2 is NULL");
 
     dml_node *scores = dml_column_parallel_dense(x, 6, me->comm), *all = dml_dense(x, 6);
     REFUSED(dml_parallel_softmax_cross_entropy(scores, t, NULL), "NULL");
@@ -675,6 +718,7 @@ int main(void)
     RUN(files_are_of_whole_models);
     RUN(words_that_are_not_there);
     RUN(ranks_that_differ);
+    RUN(losses_that_differ);
     RUN(all_labels_ignored);
     backend_here = find_backend("cpu");
     RUN(follow_one_rank);

@@ -383,6 +383,9 @@ static void special_values_in_parts(void)
     CHECK(d[2] == 0 && d[3] == 0);
     CHECK(isnan(loss_in_parts(bad, 0, d)) && isnan(d[0]) && isnan(d[2]));
     CHECK(isnan(loss_in_parts(hidden, 0, d)) && isnan(d[0]));
+    const float masked[4] = { -INFINITY, -INFINITY, 0, 0 };
+    CHECK(isinf(loss_in_parts(masked, 0, d)) && d[0] == -1 && d[1] == 0);
+    CHECK_NEAR(loss_in_parts(masked, 2, d), 0.6931472, 1e-6);
     CHECK(loss_in_parts(bad, -1, d) == 0 && d[0] == 0 && d[2] == 0);
     CHECK(loss_in_parts(huge, 0, d) == 0 && d[0] == 0 && d[1] == 0 && d[2] == 0 && d[3] == 0);
     CHECK(loss_in_parts(huge, 1, d) > 2.9e38f && d[0] == 1 && d[1] == -1 && d[2] == 0 && d[3] == 0);
