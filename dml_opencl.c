@@ -4022,7 +4022,7 @@ static const char *const dml__opencl_source[] = {
 "   the mean, and 1 / sqrt(variance + epsilon).\n",
 "\n",
 "   A work-group does four groups of samples with 64 items each, or a long one with all, where size{, 4} is\n",
-"   launched. What fits into ROW_KEPT numbers an item is read once. */\n",
+"   launched. A sample of one row that fits into ROW_KEPT numbers an item is read once. */\n",
 "#ifndef DML_GPU_SAMPLE_NORM_CL\n",
 "#define DML_GPU_SAMPLE_NORM_CL\n",
 "\n",

@@ -6,7 +6,7 @@
    the mean, and 1 / sqrt(variance + epsilon).
 
    A work-group does four groups of samples with 64 items each, or a long one with all, where size{, 4} is
-   launched. What fits into ROW_KEPT numbers an item is read once. */
+   launched. A sample of one row that fits into ROW_KEPT numbers an item is read once. */
 #ifndef DML_GPU_SAMPLE_NORM_CL
 #define DML_GPU_SAMPLE_NORM_CL
 

@@ -17,7 +17,7 @@ export DML_CUBLAS=0 # which may be installed, and can't know these cards
 check "cuda_host.cu compiles against the fake runtime" $CXX -std=c++11 $flags $sanitize -Itests/gpu/fake_cuda \
     -Wno-unknown-pragmas \
     -x c++ -c src/gpu/cuda_host.cu -o "$WORK/cuda.o"
-for file in src/base/*.c src/thread/*.c src/device/*.c src/graph/*.c src/kernels/half.c src/kernels/blocks.c src/kernels/reduce.c src/kernels/broadcast.c \
+for file in src/base/*.c src/thread/*.c src/device/*.c src/graph/*.c src/kernels/half.c src/kernels/blocks.c src/kernels/cross_entropy.c src/kernels/reduce.c src/kernels/broadcast.c \
     src/kernels/formula.c src/kernels/elementwise.c src/kernels/update.c src/train/optimizer.c src/train/update_rows.c tests/gpu/kernels_test.c tests/gpu/backend_test.c \
     tests/gpu/tensor_test.c; do
     check "$file compiles" $CC -std=c99 $flags $sanitize -c "$file" -o "$WORK/$(echo "$file" | tr / _).o"
