@@ -1724,33 +1724,27 @@ KERNEL(formula_backward)
     if (in_b) EACH_OF_RUN(k, i, n) bs[k] = in_b[i];
     if (output) EACH_OF_RUN(k, i, n) ys[k] = output[i];
     switch (INT(1)) {
+#define FORMULA_GRADIENTS(gradient0, gradient1)                                                              \
+    EACH_IN_REGISTERS(RUN, k)                                                                                \
+    {                                                                                                        \
+        const float a = as[k], b = bs[k], y = ys[k], dy = dys[k];                                            \
+        float d;                                                                                             \
+        (void)a, (void)b, (void)y, (void)dy;                                                                 \
+        gradient1;                                                                                           \
+        d1s[k] = d;                                                                                          \
+        gradient0;                                                                                           \
+        ds[k] = d;                                                                                           \
+    }                                                                                                        \
+    break;
 #define DML__FORMULA_CASE_1(name, needs, forward, gradient)                                                  \
     case DML__FORMULA_##name:                                                                                \
-        EACH_IN_REGISTERS(RUN, k)                                                                            \
-        {                                                                                                    \
-            const float a = as[k], b = bs[k], y = ys[k], dy = dys[k];                                        \
-            float d;                                                                                         \
-            (void)a, (void)b, (void)y, (void)dy;                                                             \
-            gradient;                                                                                        \
-            ds[k] = d;                                                                                       \
-        }                                                                                                    \
-        break;
+        FORMULA_GRADIENTS(gradient, d = 0.0f)
 #define DML__FORMULA_CASE_2(name, inputs, first, needs, forward, gradient0, gradient1)                       \
-    case DML__FORMULA_##name:                                                                                \
-        EACH_IN_REGISTERS(RUN, k)                                                                            \
-        {                                                                                                    \
-            const float a = as[k], b = bs[k], y = ys[k], dy = dys[k];                                        \
-            float d;                                                                                         \
-            (void)a, (void)b, (void)y, (void)dy;                                                             \
-            gradient1;                                                                                       \
-            d1s[k] = d;                                                                                      \
-            gradient0;                                                                                       \
-            ds[k] = d;                                                                                       \
-        }                                                                                                    \
-        break;
+    case DML__FORMULA_##name: FORMULA_GRADIENTS(gradient0, gradient1)
         DML__FORMULAS_1(DML__FORMULA_CASE_1)
         DML__FORMULAS_2(DML__FORMULA_CASE_2)
         DML__FORMULAS_LOSS(DML__FORMULA_CASE_2)
+#undef FORMULA_GRADIENTS
 #undef DML__FORMULA_CASE_1
 #undef DML__FORMULA_CASE_2
     }
