@@ -13,7 +13,8 @@
 /* Both kernels are helpers with constants: lanes, and whether a sample is one row, which is `flat`. */
 #define SAMPLE_PARAMETERS HERE_PARAMETER const int flat, const int lanes, SHARED float *part
 
-/* The item's place, for the statements behind it: it has numbers lane, lane + lanes, ... below most. */
+/* The item's place, for the statements behind it: it has numbers lane, lane + lanes, ... below most. What is
+   kept is flat. */
 #define SAMPLE_BEGIN()                                                                                       \
     const int channels = INT(1), width = INT(3), groups = INT(8), n = width * INT(2);                        \
     const int lane = ITEM & (lanes - 1), team = ITEM - lane;                                                 \
@@ -44,8 +45,7 @@ HELPER void dml__sample_norm_forward_as(SAMPLE_PARAMETERS, GLOBAL const float *x
     if (bias) bias += channel;
     EACH_IN_REGISTERS(ROW_KEPT, k) value[k] = 0.0f;
     if (kept) {
-        const int from = lane;
-        EACH_LEFT(ROW_KEPT, k, most - lane) value[k] = x[SAMPLE_ON(k)];
+        EACH_LEFT(ROW_KEPT, k, most - lane) value[k] = x[k * lanes];
         EACH_IN_REGISTERS(ROW_KEPT, k) sum += value[k];
     } else if (!INT(4)) {
         for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
@@ -80,11 +80,10 @@ HELPER void dml__sample_norm_forward_as(SAMPLE_PARAMETERS, GLOBAL const float *x
         statistics[(WIDE)2 * number + 1] = inverse;
     }
     if (kept) {
-        const int from = lane;
         EACH_IN_REGISTERS(ROW_KEPT, k) value[k] *= inverse;
-        if (weight) EACH_LEFT(ROW_KEPT, k, most - lane) value[k] *= weight[SAMPLE_CHANNEL_ON(k)];
-        if (bias) EACH_LEFT(ROW_KEPT, k, most - lane) value[k] += bias[SAMPLE_CHANNEL_ON(k)];
-        EACH_LEFT(ROW_KEPT, k, most - lane) y[SAMPLE_ON(k)] = value[k];
+        if (weight) EACH_LEFT(ROW_KEPT, k, most - lane) value[k] *= weight[k * lanes];
+        if (bias) EACH_LEFT(ROW_KEPT, k, most - lane) value[k] += bias[k * lanes];
+        EACH_LEFT(ROW_KEPT, k, most - lane) y[k * lanes] = value[k];
     } else {
         for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
             GLOBAL const float *piece = SAMPLE_PIECE(x), *scale = SAMPLE_PIECE(weight);
@@ -111,13 +110,12 @@ HELPER void dml__sample_norm_backward_as(SAMPLE_PARAMETERS, GLOBAL const float *
     if (weight) weight += channel;
     EACH_IN_REGISTERS(ROW_KEPT, k) value[k] = g[k] = 0.0f;
     if (kept) {
-        const int from = lane;
         EACH_LEFT(ROW_KEPT, k, most - lane)
         {
-            value[k] = x[SAMPLE_ON(k)];
-            g[k] = dy[SAMPLE_ON(k)];
+            value[k] = x[k * lanes];
+            g[k] = dy[k * lanes];
         }
-        if (weight) EACH_LEFT(ROW_KEPT, k, most - lane) g[k] *= weight[SAMPLE_CHANNEL_ON(k)];
+        if (weight) EACH_LEFT(ROW_KEPT, k, most - lane) g[k] *= weight[k * lanes];
         EACH_LEFT(ROW_KEPT, k, most - lane)
         {
             value[k] -= mean;
@@ -146,10 +144,9 @@ HELPER void dml__sample_norm_backward_as(SAMPLE_PARAMETERS, GLOBAL const float *
     const float level = INT(4) ? 0.0f : sum / (float)n;
     const float along = inverse * inverse * (products / (float)n);
     if (kept) {
-        const int from = lane;
         EACH_IN_REGISTERS(ROW_KEPT, k) g[k] = inverse * ((g[k] - level) - value[k] * along);
-        if (beta != 0.0f) EACH_LEFT(ROW_KEPT, k, most - lane) g[k] += beta * dx[SAMPLE_ON(k)];
-        EACH_LEFT(ROW_KEPT, k, most - lane) dx[SAMPLE_ON(k)] = g[k];
+        if (beta != 0.0f) EACH_LEFT(ROW_KEPT, k, most - lane) g[k] += beta * dx[k * lanes];
+        EACH_LEFT(ROW_KEPT, k, most - lane) dx[k * lanes] = g[k];
     } else {
         for (int from = lane; from < most; from += ROW_AHEAD * lanes) {
             GLOBAL const float *x_piece = SAMPLE_PIECE(x), *dy_piece = SAMPLE_PIECE(dy);
@@ -220,7 +217,7 @@ KERNEL(sample_norm_products)
     GLOBAL const float *dy = BUFFER(1, const float);
     GLOBAL const float *statistics = BUFFER(2, const float);
     GLOBAL float *parts = BUFFER(3, float);
-    const int rows = INT(0), channels = INT(1), pixels = INT(2), groups = channels / INT(3);
+    const int rows = INT(0), channels = INT(1), pixels = INT(2), groups = INT(8);
     const int from = GROUP_Y * INT(5), to = rows - from < INT(5) ? rows : from + INT(5);
     const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16, group = column / INT(3);
     const dml__gpu_divisor by_pixels = dml__gpu_divisor_of(pixels);

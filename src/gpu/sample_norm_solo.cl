@@ -16,7 +16,7 @@ typedef struct dml__solo_sample {
 
 HELPER dml__solo_sample dml__solo_sample_at(int number, const dml__kernel_arguments arguments)
 {
-    const int groups = INT(1) / INT(3);
+    const int groups = INT(8);
     dml__solo_sample s;
     s.pixels = INT(2), s.width = INT(3), s.step = INT(1);
     s.channel = number % groups * s.width;
@@ -63,7 +63,7 @@ SOLO_KERNEL(sample_norm_forward_solo)
     GLOBAL const float *bias = BUFFER(2, const float);
     GLOBAL float *statistics = BUFFER(3, float);
     GLOBAL float *y = BUFFER(4, float);
-    const int all = GROUP_Y ? 0 : INT(0) / INT(2) * (INT(1) / INT(3)); /* along y there are teams only */
+    const int all = GROUP_Y ? 0 : INT(9); /* along y there are teams only */
     const int end = all - GROUP_X * SAMPLES_SOLO > SAMPLES_SOLO ? (GROUP_X + 1) * SAMPLES_SOLO : all;
     for (int number = GROUP_X * SAMPLES_SOLO; number < end; number++) {
         const dml__solo_sample s = dml__solo_sample_at(number, arguments);
@@ -131,7 +131,7 @@ SOLO_KERNEL(sample_norm_backward_solo)
     GLOBAL const float *statistics = BUFFER(3, const float);
     GLOBAL float *dx = BUFFER(4, float);
     const float beta = REAL(0);
-    const int all = GROUP_Y ? 0 : INT(0) / INT(2) * (INT(1) / INT(3)); /* along y there are teams only */
+    const int all = GROUP_Y ? 0 : INT(9); /* along y there are teams only */
     const int end = all - GROUP_X * SAMPLES_SOLO > SAMPLES_SOLO ? (GROUP_X + 1) * SAMPLES_SOLO : all;
     for (int number = GROUP_X * SAMPLES_SOLO; number < end; number++) {
         const dml__solo_sample s = dml__solo_sample_at(number, arguments);

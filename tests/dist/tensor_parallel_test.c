@@ -4,6 +4,7 @@
 #include "../comm/ranks.h"
 #include "../graph/backends.h"
 #include "cut_models.h"
+#include "cut_outcome.h"
 #include "dist/all_reduce_sync.h"
 #include "dist/mirrored.h"
 #include "dist/zero_sync.h"
@@ -26,7 +27,7 @@
 
 #include <math.h>
 
-enum { T = 5, C = 24, CLASSES = 3, BATCH = 8, MOST_STEPS = 50, MOST = 8192 };
+enum { T = 5, C = 24, CLASSES = 3, BATCH = 8 };
 
 /* ---- a block of a transformer, whole or cut ---- */
 
@@ -38,15 +39,7 @@ typedef struct job {
     dml_trainer_options trainer;
 } job;
 
-typedef struct outcome {
-    float loss[MOST_STEPS], w[MOST], norm[MOST_STEPS];
-    bool found[MOST]; /* of w: by some rank's part */
-    size_t count;
-    int skipped;
-} outcome;
-
 static job now;
-static outcome got[RANKS_MAX], want;
 
 /* A layer of one's own: a convolution over positions, cut by its filters, a scale that all ranks train, a
    scale of each filter's, and the sum of filters' shares by parts along the second axis of a product. */
@@ -116,21 +109,6 @@ static void make_batch(int step, float *x, int32_t *t)
     for (int i = 0; i < BATCH; i++) t[i] = x[i * T * C] > 0.2f ? 2 : x[i * T * C + 1] > 0 ? 1 : 0;
 }
 
-/* What this rank has of w, at its places in the whole. Parts that two replicas have must be alike. */
-static void put_weights(test_rank *me, dml_graph *graph, outcome *to)
-{
-    const float *w = dml_graph_get(graph, 0, dml_graph_parameter_count(graph));
-    to->count = graph->whole_count;
-    for (const dml_node *p = graph->first_parameter; p; p = p->next_parameter)
-        for (size_t i = 0; i < dml_shape_count(&p->shape); i++) {
-            const size_t at = p->place + (p->cut ? dml__part_element(dml__shard_of(p), i) : i);
-            me->bad += at >= MOST;
-            if (at >= MOST) return;
-            to->w[at] = w[p->offset + i];
-            to->found[at] = true;
-        }
-}
-
 /* One rank of the job, or all of it alone (comm NULL). */
 static void train(test_rank *me, dml_comm *model, dml_comm *replicas, int replica, outcome *to)
 {
@@ -183,31 +161,7 @@ static void check_job(const char *transport, double tolerance)
     ranks_prepare(ranks, now.parts * now.replicas, 60, train_rank, NULL);
     ranks_run_on(ranks, now.parts * now.replicas, transport);
     check_ranks(ranks, now.parts * now.replicas);
-    for (int r = 0; r < now.parts * now.replicas; r++) {
-        const outcome *mine = &got[r], *first = &got[r % now.parts];
-        CHECK_INT(mine->count, want.count);
-        for (int step = 0; step < now.steps; step++) {
-            const int own = r / now.parts * now.parts;
-            CHECK_MESSAGE(mine->loss[step] == got[own].loss[step], "ranks %d and %d of a model: loss %g, %g",
-                          own, r, (double)got[own].loss[step], (double)mine->loss[step]);
-            CHECK_NEAR(mine->norm[step], want.norm[step], tolerance * (1 + want.norm[step]));
-            double mean = 0;
-            for (int replica = 0; replica < now.replicas; replica++)
-                mean += (double)got[replica * now.parts].loss[step] / now.replicas;
-            CHECK_NEAR(mean, want.loss[step], tolerance);
-        }
-        CHECK_INT(mine->skipped, want.skipped);
-        for (size_t i = 0; i < want.count; i++) {
-            CHECK_MESSAGE(mine->found[i] == first->found[i] && mine->w[i] == first->w[i],
-                          "rank %d differs from its replica, rank %d, at %d", r, r % now.parts, (int)i);
-            if (mine->found[i]) CHECK_NEAR(mine->w[i], want.w[i], 20 * tolerance);
-        }
-    }
-    for (size_t i = 0; i < want.count; i++) {
-        bool found = false;
-        for (int r = 0; r < now.parts; r++) found = found || got[r].found[i];
-        CHECK_MESSAGE(found, "no rank has element %d", (int)i);
-    }
+    check_outcomes(now.parts, now.replicas, now.steps, tolerance);
 }
 
 static job usual(int parts)

@@ -4,6 +4,7 @@
 #include "../comm/ranks.h"
 #include "../graph/backends.h"
 #include "cut_models.h"
+#include "cut_outcome.h"
 #include "dist/all_reduce_sync.h"
 #include "dist/tensor_parallel.h"
 #include "dist/zero_sync.h"
@@ -22,7 +23,7 @@
 
 #include <math.h>
 
-enum { T = 5, C = 8, V = 24, BATCH = 8, MOST_STEPS = 50, MOST = 4096, IGNORED = -100 };
+enum { T = 5, C = 8, V = 24, BATCH = 8, IGNORED = -100 };
 
 /* ---- a language model, whole or cut ---- */
 
@@ -35,15 +36,7 @@ typedef struct job {
     dml_trainer_options trainer;
 } job;
 
-typedef struct outcome {
-    float loss[MOST_STEPS], w[MOST], norm[MOST_STEPS];
-    bool found[MOST]; /* of w: by some rank's part */
-    size_t count;
-    int skipped;
-} outcome;
-
 static job now;
-static outcome got[RANKS_MAX], want;
 
 typedef struct model {
     dml_graph *graph;
@@ -106,21 +99,6 @@ static void make_batch(int step, batch *b)
     }
 }
 
-/* What this rank has of w, at its places in the whole. */
-static void put_weights(test_rank *me, dml_graph *graph, outcome *to)
-{
-    const float *w = dml_graph_get(graph, 0, dml_graph_parameter_count(graph));
-    to->count = graph->whole_count;
-    for (const dml_node *p = graph->first_parameter; p; p = p->next_parameter)
-        for (size_t i = 0; i < dml_shape_count(&p->shape); i++) {
-            const size_t at = p->place + (p->cut ? dml__part_element(dml__shard_of(p), i) : i);
-            me->bad += at >= MOST;
-            if (at >= MOST) return;
-            to->w[at] = w[p->offset + i];
-            to->found[at] = true;
-        }
-}
-
 /* One rank of the job, or all of it alone (comm NULL). */
 static void train(test_rank *me, dml_comm *comm, dml_comm *replicas, int replica, outcome *to)
 {
@@ -174,27 +152,7 @@ static void check_job(double tolerance)
     ranks_prepare(ranks, world, 60, train_rank, NULL);
     ranks_run_on(ranks, world, "local");
     check_ranks(ranks, world);
-    for (int r = 0; r < world; r++) {
-        const outcome *mine = &got[r], *first = &got[r / now.parts * now.parts];
-        CHECK_INT(mine->count, want.count);
-        CHECK_INT(mine->skipped, want.skipped);
-        for (int step = 0; step < now.steps; step++) {
-            double mean = 0;
-            for (int replica = 0; replica < now.replicas; replica++)
-                mean += (double)got[replica * now.parts].loss[step] / now.replicas;
-            CHECK_MESSAGE(mine->loss[step] == first->loss[step], "rank %d's loss %g isn't its model's %g", r,
-                          (double)mine->loss[step], (double)first->loss[step]);
-            CHECK_NEAR(mean, want.loss[step], tolerance * (1 + fabs((double)want.loss[step])));
-            CHECK_NEAR(mine->norm[step], want.norm[step], tolerance * (1 + want.norm[step]));
-        }
-        for (size_t i = 0; i < want.count; i++)
-            if (mine->found[i]) CHECK_NEAR(mine->w[i], want.w[i], 20 * tolerance);
-    }
-    for (size_t i = 0; i < want.count; i++) {
-        bool found = false;
-        for (int r = 0; r < now.parts; r++) found = found || got[r].found[i];
-        CHECK_MESSAGE(found, "no rank has element %d", (int)i);
-    }
+    check_outcomes(now.parts, now.replicas, now.steps, tolerance);
 }
 
 static job usual(int parts)

@@ -188,8 +188,25 @@ static void cross_entropy_in_parts(size_t rows, size_t classes, size_t cut, floa
     free(logits), free(known), free(want_rows), free(want), free(labels);
 }
 
+/* A part of -inf alone, with the label in it: nothing to add, and as far below the others as they are. */
+static void cross_entropy_of_nothing(void)
+{
+    const float nothing[2] = { -INFINITY, -INFINITY };
+    const int label = 0;
+    float kept_row[6] = { 0 };
+    array al = upload(nothing, 2), ab = upload(&label, 1), ak = upload(kept_row, 6);
+    launch_ok((dml_launch){ .kernel = "cross_entropy_forward",
+                            .size = { 1, 1 },
+                            .buffer = { at(al), at(ab), { 0 }, { 0 }, at(ak) },
+                            .integer = { 1, 2, 1, 1, 0, 0, 16, 0, 4 },
+                            .real = { 0.5f } });
+    download(al, NULL), download(ab, NULL), download(ak, kept_row);
+    CHECK(kept_row[0] == -INFINITY && kept_row[1] == 0 && kept_row[2] == 0.75f && kept_row[3] == 0);
+}
+
 static void test_cross_entropy_backward(void)
 {
+    cross_entropy_of_nothing();
     cross_entropy_in_parts(29, 11, 4, 0);
     cross_entropy_in_parts(17, 40, 33, 0.25f);
     for (int b = 0; b < upto(BETAS); b++) cross_entropy_case(29, 11, true, b > 0, 0, betas[b]);
